@@ -510,13 +510,13 @@ def test_a_termination_comes_once_and_not_after_an_interrupt():
 
 
 def test_a_termination_while_the_record_is_made_does_not_lose_it(invoke, monkeypatch):
-    made = runner.records.CaseRecord
+    combined = runner.records.combined
 
-    def terminated(**fields):
+    def terminated(*parts):
         signal.raise_signal(signal.SIGTERM)
-        return made(**fields)
+        return combined(*parts)
 
-    monkeypatch.setattr(runner.records, "CaseRecord", terminated)
+    monkeypatch.setattr(runner.records, "combined", terminated)
     result, record = invoke("quick")
     assert result.exit_code == 0, result.output
     assert not record.interrupted

@@ -25,8 +25,8 @@ import torch
 from forge_core import dtypes, settings
 from forge_core.bench import Case, plan
 from forge_core.bench.inputs import generator_for
-from forge_core.bench.measure import Context, Outcome, willing_peers
-from forge_core.bench.records import Cold
+from forge_core.bench.measure import Context, blank, contender_record, willing_peers
+from forge_core.bench.records import CaseRecord, Cold
 from forge_core.bench.schema import AUTO, our_name, parse_shape, variant_of
 from forge_core.timing import Timing
 from forge_core.timing.host import fresh_process
@@ -40,15 +40,15 @@ PROCESSES = 3
 AGAIN = 50
 
 
-def measure_cold(planned: plan.PlannedCase, context: Context) -> Outcome:
-    """The first calls of a case's contenders; ``timings`` holds those with empty caches.
+def measure_cold(planned: plan.PlannedCase, context: Context) -> CaseRecord:
+    """The first calls of a case's contenders; their times are those with empty caches.
 
     Raises:
         BenchmarkError: a process failed, or a peer that was asked for by name cannot run.
     """
-    case, options, outcome = planned.case, context.options, Outcome(l2="not controlled: first calls")
+    case, options, record = planned.case, context.options, blank(planned, l2="not controlled: first calls")
     names = [our_name(variant) for variant in planned.variants if options.backend == "kernel" or variant == AUTO]
-    names += [peer.name for peer in willing_peers(planned, context, outcome)]
+    names += [peer.name for peer in willing_peers(planned, context, record.left_out)]
     same = {"package": planned.bench.package, "operator": case.operator, "layout": case.layout, "seed": options.seed}
     same |= {"shape": case.shape_text, "dtype": case.dtype_text, "device": str(options.device)}
     for name in names:
@@ -60,15 +60,17 @@ def measure_cold(planned: plan.PlannedCase, context: Context) -> Outcome:
                 Path(caches["TMPDIR"]).mkdir()
                 empty.append(start(asked, caches))
                 kept.append(start(asked, caches))
-        outcome.cold[name] = Cold(
+        cold = Cold(
             import_s=_median(empty + kept, "import_s", 4),
             empty_s=_median(empty, "first_s", 4),
             kept_s=_median(kept, "first_s", 4),
             again_us=_median(empty + kept, "again_us", 2),
             processes=len(empty),
         )
-        outcome.timings[name] = Timing(tuple(first["first_s"] * 1e3 for first in empty), METHOD)
-    return outcome
+        timing = Timing(tuple(first["first_s"] * 1e3 for first in empty), METHOD)
+        when = "after the first call"
+        record.contenders.append(contender_record(planned, name, timing, options, gbs=None, when=when, cold=cold))
+    return record
 
 
 def _median(taken: Sequence[dict[str, float]], name: str, digits: int) -> float:

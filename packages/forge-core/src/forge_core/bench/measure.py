@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 import torch
 
 from forge_core import settings
@@ -21,8 +22,8 @@ from forge_core.bench import Inputs, Peer
 from forge_core.bench.gate import exact
 from forge_core.bench.inputs import generator_for
 from forge_core.bench.plan import PlannedCase
-from forge_core.bench.records import Cold
-from forge_core.bench.schema import AUTO, CEILING, our_name
+from forge_core.bench.records import CaseRecord, ContenderRecord, Run, thin
+from forge_core.bench.schema import AUTO, CEILING, our_name, variant_of
 from forge_core.device import query
 from forge_core.errors import ArgumentError, BenchmarkError, UnsupportedError
 from forge_core.timing import Timing, check_floor, floor_ms
@@ -34,6 +35,8 @@ from forge_core.timing.streams import POISON, check_stream
 
 # Two blocks, for a contender may allocate workspace before its output.
 POISONED_BLOCKS = 2
+#: Samples of a contender that a record keeps, over all runs; the summaries are of all samples.
+KEPT_SAMPLES = 48
 
 Calls = dict[str, Callable[..., torch.Tensor]]
 
@@ -65,19 +68,44 @@ class Context:
     run: int = 0
 
 
-@dataclass
-class Outcome:
-    """What a :class:`CaseRecord` has, of one run; by contender: ours first, then the peers, then the ceiling."""
+def blank(planned: PlannedCase, **more: Any) -> CaseRecord:
+    """The record of a case without figures; `more` are other fields."""
+    case, traffic = planned.case, planned.operator.traffic(planned.case)
+    return CaseRecord(
+        name=case.name,
+        package=planned.bench.package,
+        operator=case.operator,
+        shape=list(case.shape),
+        dtype=case.dtype_text,
+        layout=case.layout,
+        read=traffic.read,
+        written=traffic.written,
+        traffic=traffic.why,
+        tolerance=planned.operator.tolerance,
+        **more,
+    )
 
-    timings: dict[str, Timing] = field(default_factory=dict)
-    described: dict[str, dict[str, Any]] = field(default_factory=dict)  # variant, config, why
-    first_call_s: dict[str, float] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-    wrong: dict[str, str] = field(default_factory=dict)
-    floor_ms: float = 0.0
-    l2: str = ""
-    notes: list[str] = field(default_factory=list)
-    cold: dict[str, Cold] = field(default_factory=dict)
+
+def contender_record(
+    planned: PlannedCase, name: str, timing: Timing, options: Options, *, gbs: float | None, when: str, **more: Any
+) -> ContenderRecord:
+    """A contender's record of one run, without ratios, which :func:`~forge_core.bench.records.combined` adds."""
+    run = Run(timing.median_ms, timing.p20_ms, timing.p80_ms, len(timing.samples_ms), clocks=timing.clocks)
+    return ContenderRecord(
+        name=name,
+        kind="ceiling" if name == CEILING else "ours" if variant_of(name) else "peer",
+        median_ms=run.median_ms,
+        p20_ms=run.p20_ms,
+        p80_ms=run.p80_ms,
+        spread=timing.spread,
+        gbs=gbs,
+        of_ceiling=None,
+        of_best_peer=None,
+        runs=[run],
+        samples_ms=thin(timing.samples_ms, max(1, KEPT_SAMPLES // options.repeats)),
+        correct="exact copy" if name == CEILING else f"{planned.operator.tolerance_of(name)}, {when}",
+        **more,
+    )
 
 
 def error_text(error: Exception, who: str = "") -> str:
@@ -86,7 +114,7 @@ def error_text(error: Exception, who: str = "") -> str:
     return kind + (str(error).strip() or "no message")
 
 
-def measure(planned: PlannedCase, context: Context) -> Outcome:
+def measure(planned: PlannedCase, context: Context) -> CaseRecord:
     """Measures a case once.
 
     Raises:
@@ -103,27 +131,43 @@ def measure(planned: PlannedCase, context: Context) -> Outcome:
 
 class _Measurement:
     def __init__(self, planned: PlannedCase, context: Context) -> None:
-        self.planned, self.context, self.outcome = planned, context, Outcome()
+        self.planned, self.context, self.record = planned, context, blank(planned)
         self.device = context.options.device
         self.case, self.operator = planned.case, planned.operator
+        self.nbytes = self.record.read + self.record.written
+        self.described: dict[str, dict[str, str]] = {}  # by contender: variant, config, why
 
-    def run(self) -> Outcome:
-        outcome, context = self.outcome, self.context
+    def run(self) -> CaseRecord:
+        context, wrong, floor = self.context, self.record.wrong, 0.0
         calls = self.contenders(self.fresh("explained"))
-        outcome.first_call_s = self.check(calls, "before the timing")
-        calls = {name: call for name, call in calls.items() if name not in outcome.wrong}
+        first_call_s = self.check(calls, "before the timing")
+        calls = {name: call for name, call in calls.items() if name not in wrong}
         if self.device.type == "cuda" and context.run == 0:
             self.check_streams(calls)
         if context.host:
             inputs = self.fresh("timed")
-            outcome.timings = host_times({name: partial(call, *inputs) for name, call in calls.items()})
-            outcome.l2 = "warm: host time, one buffer set"
+            timings = host_times({name: partial(call, *inputs) for name, call in calls.items()})
+            l2 = "warm: host time, one buffer set"
         else:
-            self.time_device(calls)
+            l2, floor = context.l2.describe(self.nbytes), self.floor()
+            timings = self.time_device(calls, floor)
         self.check(calls, "after the timing")
-        outcome.timings = {name: timing for name, timing in outcome.timings.items() if name not in outcome.wrong}
-        outcome.notes += disturbances(outcome.timings, self.device)
-        return outcome
+        timings = {name: timing for name, timing in timings.items() if name not in wrong}
+        contenders = [
+            contender_record(
+                self.planned,
+                name,
+                timing,
+                context.options,
+                gbs=None if context.host else self.nbytes / (timing.median_ms * 1e6),
+                when="before and after the timing",
+                first_call_s=round(first_call_s[name], 3) if name in first_call_s else None,
+                **self.described.get(name, {}),
+            )
+            for name, timing in timings.items()
+        ]
+        notes = [*self.record.notes, *disturbances(timings, self.device)]
+        return msgspec.structs.replace(self.record, contenders=contenders, floor_ms=round(floor, 6), l2=l2, notes=notes)
 
     def fresh(self, what: str) -> Inputs:
         """New inputs, the same in every process."""
@@ -137,7 +181,7 @@ class _Measurement:
             problem = BenchmarkError(f"wrong result {when}: {problem}", peer=name)
         if self.operator.peer(name) is None or self.planned.peers_asked:
             raise problem
-        self.outcome.wrong[name] = error_text(problem, f"peer {name}: ")
+        self.record.wrong[name] = error_text(problem, f"peer {name}: ")
 
     def check(self, calls: Calls, when: str) -> dict[str, float]:
         """Compares every contender with the reference; returns the seconds of each call, compiling included."""
@@ -169,27 +213,27 @@ class _Measurement:
         return seconds
 
     def contenders(self, inputs: Inputs) -> Calls:
-        planned, context, operator, outcome = self.planned, self.context, self.operator, self.outcome
+        planned, context, operator, left_out = self.planned, self.context, self.operator, self.record.left_out
         calls: Calls = {}
         for variant in planned.variants:
             name = our_name(variant)
             if context.options.backend == "ref":
                 if variant != AUTO:
-                    outcome.left_out[name] = "the backend is 'ref', which has no variants"
+                    left_out[name] = "the backend is 'ref', which has no variants"
                     continue
                 why = "the backend is 'ref': plain PyTorch is timed"
-                outcome.described[name] = {"variant": "reference", "why": why}
+                self.described[name] = {"variant": "reference", "why": why}
             else:
                 try:
                     found = operator.explain(inputs, variant)
                 except (ArgumentError, UnsupportedError) as error:
                     if variant not in planned.lenient:
                         raise
-                    outcome.left_out[name] = str(error)
+                    left_out[name] = str(error)
                     continue
-                outcome.described[name] = {key: str(getattr(found, key)) for key in ("variant", "config", "why")}
+                self.described[name] = {key: str(getattr(found, key)) for key in ("variant", "config", "why")}
             calls[name] = operator.call(variant)
-        return calls | {peer.name: peer.make(self.case) for peer in willing_peers(planned, context, outcome)}
+        return calls | {peer.name: peer.make(self.case) for peer in willing_peers(planned, context, left_out)}
 
     def check_streams(self, calls: Calls) -> None:
         inputs = self.fresh("streams")
@@ -198,22 +242,22 @@ class _Measurement:
             agrees = partial(self.operator.wrong, name, inputs, want=want)
             if not check_stream(call, inputs, agrees, peer=name):
                 note = f"{name} waits for the GPU, so the stream that it works on was not checked."
-                self.outcome.notes.append(note)
+                self.record.notes.append(note)
 
-    def time_device(self, calls: Calls) -> None:
+    def floor(self) -> float:
+        """The least milliseconds of a sample; 0 for none, as on a warm L2, which may serve every byte."""
+        l2, traffic = self.context.l2, self.operator.traffic(self.case)
+        if self.device.type != "cuda" or l2.warm:
+            return 0.0
+        bandwidth = query(self.device).bandwidth_gbs
+        return floor_ms(read=traffic.read, written=traffic.written, l2_bytes=l2.l2_bytes, bandwidth_gbs=bandwidth)
+
+    def time_device(self, calls: Calls, floor: float) -> dict[str, Timing]:
         """Times the contenders, and a copy of the same bytes, launch by launch; checks the last output of each."""
-        context, outcome, operator, l2 = self.context, self.outcome, self.operator, self.context.l2
-        traffic = operator.traffic(self.case)
-        outcome.l2 = l2.describe(traffic.total)
-        # A warm L2 may serve every byte, so DRAM bandwidth does not bound the time.
-        if self.device.type == "cuda" and not l2.warm:
-            bandwidth = query(self.device).bandwidth_gbs
-            outcome.floor_ms = floor_ms(
-                read=traffic.read, written=traffic.written, l2_bytes=l2.l2_bytes, bandwidth_gbs=bandwidth
-            )
-        sets = [self.fresh(f"set {number}") for number in range(l2.sets(traffic.total))]
+        context, operator, l2 = self.context, self.operator, self.context.l2
+        sets = [self.fresh(f"set {number}") for number in range(l2.sets(self.nbytes))]
         timed = {name: Contender(call, sets) for name, call in calls.items()}
-        pairs = [_ceiling_pair(inputs, traffic.total // 2) for inputs in sets]
+        pairs = [_ceiling_pair(inputs, self.nbytes // 2) for inputs in sets]
         timed[CEILING] = Contender(lambda source, destination: destination.copy_(source), pairs)
         # The memory of all outputs alive at once is then the allocator's, so that no timed launch calls cudaMalloc.
         reserved = [operator.reference(*sets[0])]
@@ -229,8 +273,8 @@ class _Measurement:
             if problem:
                 self.refuse("in a timed launch", name, problem)
         for name, timing in run.timings.items():
-            check_floor(timing, outcome.floor_ms, peer=name)
-        outcome.timings = run.timings
+            check_floor(timing, floor, peer=name)
+        return run.timings
 
 
 def poison(nbytes: int, device: torch.device) -> None:
@@ -239,8 +283,8 @@ def poison(nbytes: int, device: torch.device) -> None:
     del blocks
 
 
-def willing_peers(planned: PlannedCase, context: Context, outcome: Outcome) -> list[Peer]:
-    """The peers that can run the case; the others go into ``outcome.left_out``.
+def willing_peers(planned: PlannedCase, context: Context, left_out: dict[str, str]) -> list[Peer]:
+    """The peers that can run the case; the others go into `left_out`, with the reason.
 
     Raises:
         BenchmarkError: a peer that was asked for by name cannot run.
@@ -254,7 +298,7 @@ def willing_peers(planned: PlannedCase, context: Context, outcome: Outcome) -> l
         elif planned.peers_asked:
             raise BenchmarkError(f"peer {peer.name} {text}")
         else:
-            outcome.left_out[peer.name] = text
+            left_out[peer.name] = text
     return willing
 
 

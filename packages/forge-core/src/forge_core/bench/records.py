@@ -6,14 +6,16 @@ A record is JSON, one case a line.  Times are milliseconds, bandwidth is GB/s of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
 from forge_core.bench.environment import Environment
+from forge_core.bench.schema import BANDWIDTH, BEST_PEER, CEILING, OURS, Target
 from forge_core.errors import BenchmarkError
 from forge_core.files import read_unpacked
 
@@ -95,6 +97,11 @@ class Verdict(msgspec.Struct, frozen=True):
     at_least: float | None = None
     at_most: float | None = None
     met_from: float | None = None
+
+    @classmethod
+    def on(cls, target: Target, value: float) -> Verdict:
+        """Whether a measured figure reaches a target."""
+        return cls(target.of, round(value, 4), target.met(value), target.at_least, target.at_most, target.met_from)
 
 
 class CaseRecord(msgspec.Struct, frozen=True):
@@ -239,7 +246,7 @@ def load(path: Path) -> Record:
 # --------------------------------------------------------------------------------------------- one record from several
 
 
-def over_runs(runs: Sequence[Run]) -> dict[str, Any]:
+def over_runs(runs: Sequence[Run]) -> dict[str, float]:
     """The times of a contender: the median over the runs of each."""
     names = ("median_ms", "p20_ms", "p80_ms")
     return {name: round(median(getattr(run, name) for run in runs), 6) for name in names}
@@ -277,25 +284,67 @@ def union(records: Sequence[Record], devices: Sequence[str]) -> Record:
 
 def pool(records: Sequence[Record]) -> Record:
     """One record of several of the same cases, with the runs of all."""
-    cases = []
-    for case in records[0].cases:
-        same = [found for record in records for found in record.cases if found.name == case.name]
-        error = next((found.error for found in same if found.error), "")
-        contenders = [
-            _pooled([part for found in same if (part := found.contender(contender.name)) is not None])
-            for contender in ([] if error else case.contenders)
-        ]
-        cases.append(msgspec.structs.replace(case, contenders=contenders, error=error))
+    cases = [
+        combined([found for record in records for found in record.cases if found.name == case.name])
+        for case in records[0].cases
+    ]
     return msgspec.structs.replace(records[0], cases=cases, repeats=sum(record.repeats for record in records))
 
 
-def _pooled(parts: Sequence[ContenderRecord]) -> ContenderRecord:
-    runs = [run for part in parts for run in part.runs]
-    taken = [samples for part in parts for samples in part.samples_by_run()]
-    fewest = min((len(samples) for samples in taken), default=0)
+def combined(parts: Sequence[CaseRecord], targets: Iterable[Target] = ()) -> CaseRecord:
+    """One record of a case from those of its runs: the ratios within each run, and the medians over the runs.
+
+    An error in one run leaves no figures, and a contender that was wrong in one run has none of the others either.
+    """
+    error = next((part.error for part in parts if part.error), "")
+    wrong = {name: text for part in parts for name, text in part.wrong.items()}
+    found: dict[str, list[ContenderRecord]] = {}
+    for contender in [] if error else parts[0].contenders:
+        same = [one for part in parts if (one := part.contender(contender.name)) is not None]
+        if contender.name not in wrong and len(same) == len(parts):
+            found[contender.name] = same
+    runs = {name: [run for part in same for run in part.runs] for name, same in found.items()}
+    times = {name: [run.median_ms for run in own] for name, own in runs.items()}
+    peers = [name for name, same in found.items() if same[0].kind == "peer"]
+    rivals = {**times, BEST_PEER: list(map(min, zip(*(times[name] for name in peers), strict=True)))}
+    nbytes, host = parts[0].read + parts[0].written, all(same[0].gbs is None for same in found.values())
+
+    def ratios(name: str, other: str) -> list[float]:
+        """Each run's bandwidth over another contender's (of host time, time over time); none if that did not run."""
+        pairs = zip(times[name], rivals.get(other, ()), strict=False)
+        return [mine / theirs if host else theirs / mine for mine, theirs in pairs]
+
+    def contender_of(name: str) -> ContenderRecord:
+        ceiling, best = ([round(ratio, 4) for ratio in ratios(name, other)] for other in (CEILING, BEST_PEER))
+        own = [
+            msgspec.structs.replace(run, **over_runs([run]), of_ceiling=of_ceiling, of_best_peer=of_best_peer)
+            for run, of_ceiling, of_best_peer in zip_longest(runs[name], ceiling, best)
+        ]
+        taken = [samples for part in found[name] for samples in part.samples_by_run()]
+        fewest = min(map(len, taken), default=0)
+        return msgspec.structs.replace(
+            found[name][0],
+            **(over := over_runs(runs[name])),
+            spread=round(median((run.p80_ms - run.p20_ms) / (run.median_ms or 1.0) for run in runs[name]), 4),
+            gbs=None if host else round(nbytes / (over["median_ms"] * 1e6), 4),
+            of_ceiling=round(median(ceiling), 4) if ceiling else None,
+            of_best_peer=round(median(best), 4) if best else None,
+            runs=own,
+            samples_ms=[sample for samples in taken for sample in thin(samples, fewest)],
+        )
+
+    contenders = list(map(contender_of, found))
+    verdicts = []
+    for target in targets if OURS in found else ():
+        bandwidths = [nbytes / (ms * 1e6) for ms in times[OURS]]
+        if reached := bandwidths if target.of == BANDWIDTH else ratios(OURS, target.of):
+            verdicts.append(Verdict.on(target, median(reached)))
     return msgspec.structs.replace(
         parts[0],
-        runs=runs,
-        **over_runs(runs),
-        samples_ms=[sample for samples in taken for sample in thin(samples, fewest)],
+        contenders=contenders,
+        best_peer=min(peers, key=lambda name: over_runs(runs[name])["median_ms"], default=""),
+        wrong=wrong,
+        targets=verdicts,
+        error=error,
+        notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
     )

@@ -8,10 +8,11 @@ another stream, ``clocks`` reads what disturbs a measurement, ``accuracy`` measu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
+
+import torch
 
 from forge_core.errors import BenchmarkError
 
@@ -25,11 +26,8 @@ CLOCK_TOLERANCE = 0.02
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The q-th quantile with linear interpolation, as ``torch.quantile``."""
-    ordered = sorted(values)
-    position = q * (len(ordered) - 1)
-    below, above = ordered[math.floor(position)], ordered[math.ceil(position)]
-    return below + (above - below) * (position % 1)
+    """The q-th quantile with linear interpolation."""
+    return float(torch.tensor(values, dtype=torch.float64).quantile(q))
 
 
 @dataclass(frozen=True)

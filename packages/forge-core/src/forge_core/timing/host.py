@@ -14,11 +14,13 @@ import torch
 from forge_core.errors import BenchmarkError
 from forge_core.processes import how_it_ended
 from forge_core.timing import Call, Timing
-from forge_core.timing.interleave import launch_order
+from forge_core.timing.interleave import Contender, Policy, time_interleaved
 
+#: Calls of a batch of host time.
+BATCH = 50
 HOST_METHOD = "perf_counter over batches of {batch} calls without synchronising; the stream is drained between batches"
+#: Seconds after which a fresh process is ended.
 SECONDS = 600
-IMPORT_METHOD = "perf_counter around the import in a fresh process, after {after}"
 
 
 class WallTimer:
@@ -46,31 +48,30 @@ class WallTimer:
         return None
 
 
-def host_times(calls: Mapping[str, Call], *, batch: int = 50, batches: int = 40, warmup: int = 3) -> dict[str, Timing]:
+def host_times(calls: Mapping[str, Call], *, batch: int = BATCH, batches: int = 40) -> dict[str, Timing]:
     """Host time of each call; a sample is the mean of one batch, in milliseconds a call, batches taking turns.
 
     The device is drained between batches, so that the driver's queue (about a thousand launches) never fills.
     """
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    synchronize: Callable[[], None] = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+
+    def repeated(call: Call) -> None:
+        for _ in range(batch):
+            call()
+
     collecting = gc.isenabled()
     gc.disable()
     try:
-        for turn in range(warmup + batches):
-            for name in launch_order(list(calls), turn):
-                call = calls[name]
-                synchronize()
-                start = time.perf_counter()
-                for _ in range(batch):
-                    call()
-                elapsed = time.perf_counter() - start
-                if turn >= warmup:
-                    samples[name].append(elapsed * 1e3 / batch)
-        synchronize()
+        run = time_interleaved(
+            {name: Contender(repeated, [(call,)]) for name, call in calls.items()},
+            timer=WallTimer(),
+            policy=Policy(warmup=3, iterations=batches),
+            before=torch.cuda.synchronize if torch.cuda.is_available() else None,
+        )
     finally:
         if collecting:
             gc.enable()
-    return {name: Timing(tuple(taken), HOST_METHOD.format(batch=batch)) for name, taken in samples.items()}
+    samples = {name: tuple(ms / batch for ms in timing.samples_ms) for name, timing in run.timings.items()}
+    return {name: Timing(taken, HOST_METHOD.format(batch=batch)) for name, taken in samples.items()}
 
 
 def import_times(module: str, *, after: str = "torch", repeats: int = 5) -> Timing:
@@ -81,7 +82,7 @@ def import_times(module: str, *, after: str = "torch", repeats: int = 5) -> Timi
     """
     code = f"import time, {after}; start = time.perf_counter(); import {module}; print(time.perf_counter() - start)"
     samples = [float(fresh_process(["-c", code], f"import {module}")) * 1e3 for _ in range(repeats)]
-    return Timing(tuple(samples), IMPORT_METHOD.format(after=after))
+    return Timing(tuple(samples), f"perf_counter around the import in a fresh process, after {after}")
 
 
 def fresh_process(arguments: Sequence[str], what: str, variables: Mapping[str, str] | None = None, **names: str) -> str:
