@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from forge_core import settings
+from forge_core import dtypes, settings
 from forge_core.bench.gate import exact
 from forge_core.bench.inputs import LAYOUTS, random_tensor
 from forge_core.op import Explanation, Operator
@@ -42,7 +42,7 @@ class Case:
     @property
     def dtype_text(self) -> str:
         """The dtype's name: ``"bfloat16"``."""
-        return str(self.dtype).removeprefix("torch.")
+        return dtypes.name_of(self.dtype)
 
     @property
     def name(self) -> str:

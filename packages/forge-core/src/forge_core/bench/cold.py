@@ -14,7 +14,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -60,21 +60,14 @@ def measure_cold(planned: plan.PlannedCase, context: Context) -> CaseRecord:
                 Path(caches["TMPDIR"]).mkdir()
                 empty.append(start(asked, caches))
                 kept.append(start(asked, caches))
-        cold = Cold(
-            import_s=_median(empty + kept, "import_s", 4),
-            empty_s=_median(empty, "first_s", 4),
-            kept_s=_median(kept, "first_s", 4),
-            again_us=_median(empty + kept, "again_us", 2),
-            processes=len(empty),
-        )
+        import_s, again_us = (median(first[key] for first in empty + kept) for key in ("import_s", "again_us"))
+        empty_s, kept_s = (median(first["first_s"] for first in taken) for taken in (empty, kept))
+        figures = round(import_s, 4), round(empty_s, 4), round(kept_s, 4), round(again_us, 2)
+        cold = Cold(*figures, processes=len(empty))
         timing = Timing(tuple(first["first_s"] * 1e3 for first in empty), METHOD)
         when = "after the first call"
         record.contenders.append(contender_record(planned, name, timing, options, gbs=None, when=when, cold=cold))
     return record
-
-
-def _median(taken: Sequence[dict[str, float]], name: str, digits: int) -> float:
-    return round(median(first[name] for first in taken), digits)
 
 
 def start(asked: dict[str, Any], caches: Mapping[str, str]) -> dict[str, float]:

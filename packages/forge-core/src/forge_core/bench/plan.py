@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -125,8 +126,7 @@ def plan(benches: Sequence[Bench], name: str, selection: Selection, *, commands:
     tables = [(bench, suites_of(bench)) for bench in benches]
     found = [(bench, table[name]) for bench, table in tables if name in table]
     for bench in benches:
-        if not found and name in bench.by_name:
-            operator = bench.by_name[name]
+        if not found and (operator := bench.by_name.get(name)):
             chosen = selection.shapes or operator.default_shapes, selection.dtypes or operator.default_dtypes
             found = [(bench, operator_suite(operator, *chosen))]
     if not found:
@@ -142,25 +142,25 @@ def plan(benches: Sequence[Bench], name: str, selection: Selection, *, commands:
         for planned in _planned(name, found, selection)
         if (not shapes or planned.case.shape in shapes) and (not kinds or planned.case.dtype in kinds)
     ]
-    imports = [
-        (module, tuple(target for target in suite.targets if target.of == "import" and target.operator == module))
+    imports = {
+        module: tuple(target for target in suite.targets if target.of == "import" and target.operator == module)
         for _, suite in found
         for module in suite.imports
-    ]
+    }
     if not cases and (shapes or kinds or selection.operators or not imports):
         raise UsageError(
             f"suite {name} has no case of shape {' or '.join(selection.shapes) or 'any'} and dtype "
             f"{' or '.join(selection.dtypes) or 'any'}; name an operator to measure any shape and dtype"
         )
-    timers = {suite.timer for _, suite in found}
-    if len(timers) > 1:
-        raise BenchmarkError(f"suite {name} is declared with different timers: {', '.join(sorted(timers))}")
+    (timer, *others) = sorted({suite.timer for _, suite in found})
+    if others:
+        raise BenchmarkError(f"suite {name} is declared with different timers: {', '.join([timer, *others])}")
     return Run(
         name=name,
         cases=tuple(cases),
-        timer=timers.pop(),
+        timer=timer,
         cpu=all(suite.cpu for _, suite in found),
-        imports=() if selection.operators else tuple(imports),
+        imports=() if selection.operators else tuple(imports.items()),
         targets_for=tuple({suite.targets_for for _, suite in found if suite.targets_for}),
         packages=tuple(bench.package for bench, _ in found),
     )
@@ -200,20 +200,14 @@ def _planned(name: str, found: Sequence[tuple[Bench, Suite]], selection: Selecti
                 continue
             asked = selection.peers or group.peers or ()
             peers = tuple(peer for name in dict.fromkeys(asked) if (peer := operator.peer(name)) is not None)
+            variants = tuple(every if ALL in wanted else dict.fromkeys(wanted))
+            lenient = frozenset(every[1:] if ALL in wanted else ())
             for case in expand(group, bench, f"suite {name}"):
                 # A derived suite may hold a case of several suites: the first one decides.
                 if (bench.name, case.name) not in seen:
                     seen.add((bench.name, case.name))
-                    yield PlannedCase(
-                        bench,
-                        operator,
-                        case,
-                        variants=tuple(every if ALL in wanted else dict.fromkeys(wanted)),
-                        peers=peers,
-                        targets=tuple(target for target in suite.targets if target.applies(case)),
-                        lenient=frozenset(every[1:] if ALL in wanted else ()),
-                        peers_asked=bool(selection.peers),
-                    )
+                    targets = tuple(target for target in suite.targets if target.applies(case))
+                    yield PlannedCase(bench, operator, case, variants, peers, targets, lenient, bool(selection.peers))
 
 
 # ----------------------------------------------------------------------------------- the options --device and --devices
@@ -229,16 +223,16 @@ def devices_of(device: str | None, devices: str | None, run: Run) -> list[torch.
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device is not None and devices is not None:
         raise UsageError("--device and --devices were given: expected one of them")
-    if device is None and devices is None:
-        if not count and not run.cpu:
-            raise BenchmarkError(
-                f"{run.name} needs a CUDA GPU: No GPU devices found. With --device cpu the reference is timed on the "
-                "CPU instead"
-            )
-        device = "cuda" if count else "cpu"
+    if device is None and devices is None and not count and not run.cpu:
+        raise BenchmarkError(
+            f"{run.name} needs a CUDA GPU: No GPU devices found. With --device cpu the reference is timed on the "
+            "CPU instead"
+        )
     if devices == "all":
-        devices = ",".join(f"cuda:{index}" for index in range(max(1, count)))
-    found = [_parsed(name.strip()) for name in ([str(device)] if devices is None else devices.split(","))]
+        names = [f"cuda:{index}" for index in range(max(1, count))]
+    else:
+        names = [device or ("cuda" if count else "cpu")] if devices is None else devices.split(",")
+    found = [_parsed(name.strip()) for name in names]
     # The CPU may stand for several devices, to try the option without GPUs.
     if len(set(found)) < len(found) and set(found) != {torch.device("cpu")}:
         raise UsageError(f"--devices: expected different GPUs, got {devices!r}")
@@ -257,10 +251,6 @@ def gpu_named(text: str, why: str) -> torch.device:
 
 
 def _parsed(text: str) -> torch.device:
-    try:
-        device = torch.device(text)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cuda", "cpu"):
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
         raise UsageError(f"--device: expected cpu, cuda or cuda:N, got {text!r}")
-    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+    return torch.device("cuda:0" if text == "cuda" else text)
