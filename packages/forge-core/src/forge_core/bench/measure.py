@@ -161,7 +161,7 @@ class _Measurement:
                 context.options,
                 gbs=None if context.host else self.nbytes / (timing.median_ms * 1e6),
                 when="before and after the timing",
-                first_call_s=round(first_call_s[name], 3) if name in first_call_s else None,
+                first_call_s=first_call_s.get(name),
                 **self.described.get(name, {}),
             )
             for name, timing in timings.items()
@@ -199,7 +199,7 @@ class _Measurement:
             except Exception as error:  # noqa: BLE001 - raised, or put into the record
                 self.refuse(when, name, error)
                 continue
-            seconds[name] = time.perf_counter() - start
+            seconds[name] = round(time.perf_counter() - start, 3)
             problem = self.operator.wrong(name, pristine, got, want)
             if got.numel() and any(got.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for x in inputs):
                 problem = "the result shares its memory with an input; expected memory of its own"

@@ -61,15 +61,19 @@ def gather(places: Iterable[Path]) -> list[Source]:
     return found
 
 
+class _Head(msgspec.Struct):
+    schema_version: msgspec.Raw
+    cases: msgspec.Raw
+    suite: str = ""
+
+
 def _is_record(path: Path) -> bool:
     """Whether a JSON file says that it is a record of a suite."""
     try:
-        raw = msgspec.json.decode(read_unpacked(path))
+        head = msgspec.json.decode(read_unpacked(path), type=_Head)
     except (OSError, msgspec.DecodeError):
         return False
-    if not (isinstance(raw, dict) and "schema_version" in raw and "cases" in raw):
-        return False
-    return not str(raw.get("suite", "")).startswith(SWEEP)
+    return not head.suite.startswith(SWEEP)
 
 
 def newest(found: Iterable[Source]) -> dict[str, Source]:
@@ -78,13 +82,12 @@ def newest(found: Iterable[Source]) -> dict[str, Source]:
     Raises:
         BenchmarkError: the records are of several machines; one page shows one.
     """
-    latest: dict[tuple[str, tuple[str, ...]], Source] = {}
+    latest: dict[tuple[str, ...], Source] = {}
     for entry in sorted(found, key=lambda entry: entry.record.date):
-        packages = tuple(sorted({case.package for case in entry.record.cases}))
-        latest[entry.record.suite, packages] = entry
-    suites = [suite for suite, _ in latest]
+        latest[entry.record.suite, *sorted({case.package for case in entry.record.cases})] = entry
+    suites = [suite for suite, *_ in latest]
     chosen = {}
-    for (suite, packages), entry in latest.items():
+    for (suite, *packages), entry in latest.items():
         weeks = [package.removeprefix("forge_").split("_")[0] for package in packages]
         name = suite if suites.count(suite) == 1 else "-".join([suite, *weeks])
         chosen[name] = replace(entry, name=name)

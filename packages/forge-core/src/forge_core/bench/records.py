@@ -223,13 +223,12 @@ class Record(msgspec.Struct, frozen=True):
 
     def dumps(self) -> str:
         """The record as JSON: one line for each case, so that a changed case is a changed line."""
-        fields = msgspec.structs.asdict(self)
         lines = []
-        for key in ("schema_version", *(key for key in fields if key != "schema_version")):
-            text = msgspec.json.encode(fields[key]).decode()
-            if key in ("cases", "imports") and fields[key]:
-                inner = ",\n".join("  " + msgspec.json.encode(entry).decode() for entry in fields[key])
-                text = f"[\n{inner}\n ]"
+        for key in sorted(self.__struct_fields__, key=lambda key: key != "schema_version"):
+            value = getattr(self, key)
+            text = msgspec.json.encode(value).decode()
+            if key in ("cases", "imports") and value:
+                text = "[\n  " + ",\n  ".join(msgspec.json.encode(entry).decode() for entry in value) + "\n ]"
             lines.append(f' "{key}": {text}')
         return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -110,9 +110,37 @@ def operator_tables(record: Record, operator: str) -> list[Table]:
     if record.timer == "cold":
         return [_cold_table(operator, cases)]
     host = record.timer == "host"
-    several = [case for case in cases if len(_ours(case)) > 1]
-    found = [_operator_table(operator, cases, host=host)]
-    return [*found, _variants_table(operator, several, host=host)] if several else found
+    unit = "us" if host else "GB/s"
+    timed = [contender.name for case in cases for contender in case.contenders if contender.kind == "peer"]
+    peers = list(dict.fromkeys([*timed, *(name for case in cases for name in case.wrong)]))
+
+    def row(case: CaseRecord, ours: ContenderRecord | None, head: str, variant: str, *, beside: bool) -> dict[str, str]:
+        cells = {"shape": case.label, "dtype": case.dtype, "variant": variant, head: _figure(ours)}
+        cells |= {} if host else {"of ceiling": _share(ours.of_ceiling if ours else None)}
+        shares = {"of best peer": _share(ours.of_best_peer if ours else None), PEER: case.best_peer}
+        return cells | (shares if beside else {})
+
+    rows, variants = [], []
+    for case in cases:
+        own = [contender for contender in case.contenders if contender.kind == "ours"]
+        ours = case.contender(OURS) or next(iter(own), None)
+        variant = "ERROR" if case.error else ours.variant if ours else ""
+        cells = row(case, ours, f"{OURS} {unit}", variant, beside=bool(peers))
+        for peer in peers:
+            cells[f"{peer} {unit}"] = "ERROR" if peer in case.wrong else _figure(case.contender(peer))
+        if not host:
+            cells[f"{CEILING} {unit}"] = _figure(case.contender(CEILING))
+        cells["spread"] = f"{ours.spread:.1%}" if ours else ""
+        if any(case.targets for case in cases):
+            cells[TARGET] = _targets(case.targets)
+        rows.append(cells)
+        for each in own if len(own) > 1 else ():
+            name = variant_of(each.name)
+            chosen = f" ({each.variant})" if name == AUTO and each.variant else ""
+            variants.append(row(case, each, unit, name + chosen, beside=True))
+    what = "host time of an eager call, microseconds; ratios are of time" if host else "bandwidth"
+    tables = [Table.of(f"{operator}: {what}", rows)]
+    return [*tables, Table.of(f"{operator}: variants side by side", variants)] if variants else tables
 
 
 def compared(cases: Sequence[CaseRecord]) -> list[CaseRecord]:
@@ -181,10 +209,6 @@ def remarks(record: Record) -> list[str]:
     return lines
 
 
-def _ours(case: CaseRecord) -> list[ContenderRecord]:
-    return [contender for contender in case.contenders if contender.kind == "ours"]
-
-
 def _figure(contender: ContenderRecord | None) -> str:
     """GB/s; microseconds in host time."""
     if contender is None:
@@ -207,43 +231,6 @@ def _targets(verdicts: Sequence[Verdict]) -> str:
         value = f"{verdict.value:.0f}" if verdict.of == BANDWIDTH else f"{verdict.value:.4f}"
         words.append(f"{wanted}{of}: {'reached' if verdict.met else f'NOT reached ({value})'}")
     return "; ".join(words)
-
-
-def _operator_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Table:
-    timed = [c.name for case in cases for c in case.contenders if c.kind == "peer"]
-    peers = list(dict.fromkeys([*timed, *(name for case in cases for name in case.wrong)]))
-    unit = "us" if host else "GB/s"
-    rows = []
-    for case in cases:
-        ours = case.contender(OURS) or next(iter(_ours(case)), None)
-        variant = "ERROR" if case.error else ours.variant if ours else ""
-        row = {"shape": case.label, "dtype": case.dtype, "variant": variant, f"{OURS} {unit}": _figure(ours)}
-        if not host:
-            row["of ceiling"] = _share(ours.of_ceiling if ours else None)
-        if peers:
-            row |= {"of best peer": _share(ours.of_best_peer if ours else None), PEER: case.best_peer}
-        for peer in peers:
-            row[f"{peer} {unit}"] = "ERROR" if peer in case.wrong else _figure(case.contender(peer))
-        if not host:
-            row[f"{CEILING} {unit}"] = _figure(case.contender(CEILING))
-        row["spread"] = f"{ours.spread:.1%}" if ours else ""
-        if any(case.targets for case in cases):
-            row[TARGET] = _targets(case.targets)
-        rows.append(row)
-    what = "host time of an eager call, microseconds; ratios are of time" if host else "bandwidth"
-    return Table.of(f"{operator}: {what}", rows)
-
-
-def _variants_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Table:
-    rows = []
-    for case in cases:
-        for ours in _ours(case):
-            name = variant_of(ours.name)
-            name += f" ({ours.variant})" if name == AUTO and ours.variant else ""
-            row = {"shape": case.label, "dtype": case.dtype, "variant": name, "us" if host else "GB/s": _figure(ours)}
-            row |= {} if host else {"of ceiling": _share(ours.of_ceiling)}
-            rows.append({**row, "of best peer": _share(ours.of_best_peer), PEER: case.best_peer})
-    return Table.of(f"{operator}: variants side by side", rows)
 
 
 def _cold_table(operator: str, cases: list[CaseRecord]) -> Table:

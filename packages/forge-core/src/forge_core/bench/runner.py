@@ -24,7 +24,7 @@ from forge_core.errors import BenchmarkError
 from forge_core.timing.clocks import busy_cpu, other_users
 from forge_core.timing.host import BATCH, HOST_METHOD, WallTimer, import_times
 from forge_core.timing.interleave import Policy, Timer
-from forge_core.timing.l2 import AS_FOUND, L2Policy, l2_policy
+from forge_core.timing.l2 import AS_FOUND, l2_policy
 from forge_core.timing.timers import TIMERS
 
 __all__ = ["Interrupts", "Options", "default_policy", "run_all"]
@@ -104,7 +104,13 @@ def run_all(
     environment = read_environment(device, run.packages, {name for need in needs for name in need.distributions})
     judged = options.backend == "kernel" and all(gpu in environment.gpu for gpu in run.targets_for)
     notes = _notes(run, options, environment.gpu, judged=judged)
-    timer, l2, empty_pair_us = _stopwatch(options, device_time=run.timer == "device")
+    timer: Timer = WallTimer()
+    l2, empty_pair_us, cuda = AS_FOUND, None, device.type == "cuda"
+    if cuda and run.timer == "device":
+        with torch.cuda.device(device):
+            timer = on_gpu = TIMERS[options.stopwatch](device)
+            l2 = l2_policy(options.l2, device, query(device).l2_bytes)
+            empty_pair_us = round(on_gpu.empty_pair_ms() * 1e3, 3)
     context = Context(options, timer, l2, host=run.timer == "host")
     # Of each case the records of its runs, of which the last may be an error.
     measured: list[tuple[PlannedCase, list[records.CaseRecord]]] = [(planned, []) for planned in run.cases]
@@ -140,22 +146,11 @@ def run_all(
         seconds=round(time.perf_counter() - began, 1),
         cases=[records.combined(parts, planned.targets if judged else ()) for planned, parts in measured if parts],
         imports=imports,
-        stopwatch=options.stopwatch if device.type == "cuda" else "wall",
-        l2_policy=options.l2 if device.type == "cuda" else "as found",
+        stopwatch=options.stopwatch if cuda else "wall",
+        l2_policy=options.l2 if cuda else AS_FOUND.name,
         interrupted=interrupted,
         not_run=[planned.case.name for planned, parts in measured if not parts],
     )
-
-
-def _stopwatch(options: Options, *, device_time: bool) -> tuple[Timer, L2Policy, float | None]:
-    """The timer, the L2 policy, and the duration of an empty pair of events in microseconds."""
-    device = options.device
-    if device.type != "cuda" or not device_time:
-        return WallTimer(), AS_FOUND, None
-    with torch.cuda.device(device):
-        timer = TIMERS[options.stopwatch](device)
-        policy = l2_policy(options.l2, device, query(device).l2_bytes)
-        return timer, policy, round(timer.empty_pair_ms() * 1e3, 3)
 
 
 def _notes(run: Run, options: Options, gpu: str, *, judged: bool) -> list[str]:
