@@ -131,25 +131,13 @@ def tune(bench: Bench, device: torch.device, on_case: Callable[[str], None]) -> 
             times[case.name] = _measure(bench, device, case, threshold.name, values)
             on_case(f"{threshold.name}, {case.name}")
         value, means = choose(was, list(times.values()))
-        outcomes.append(
-            Outcome(
-                name=threshold.name,
-                about=threshold.about,
-                was=was,
-                value=value,
-                gain=round(means[was] / means[value], 4),
-                times_ms={case: {str(v): round(ms, 6) for v, ms in row.items()} for case, row in times.items()},
-                shares={str(v): round(mean / means[value], 4) for v, mean in means.items()},
-            )
-        )
+        times_ms = {case: {str(v): round(ms, 6) for v, ms in row.items()} for case, row in times.items()}
+        shares = {str(v): round(mean / means[value], 4) for v, mean in means.items()}
+        gain = round(means[was] / means[value], 4)
+        outcomes.append(Outcome(threshold.name, threshold.about, was, value, gain, times_ms, shares))
     date = dt.datetime.now(dt.UTC).date().isoformat()
-    record = TuneRecord(
-        tune=bench.name,
-        date=date,
-        method=EventTimer.method,
-        environment=read_environment(device, [bench.package]),
-        thresholds=outcomes,
-    )
+    environment = read_environment(device, [bench.package])
+    record = TuneRecord(bench.name, date, EventTimer.method, environment, outcomes)
     stem = re.sub(r"[^a-z0-9]+", "-", figures.name.lower()).strip("-")
     return record, thresholds.folder / f"{stem}.toml", table_text(figures, date, bench.name, outcomes)
 

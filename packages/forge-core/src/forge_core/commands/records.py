@@ -99,9 +99,7 @@ def compare_command(
         click.echo(commit_message(found), nl=False)
     else:
         print_comparison(found, console())
-    if found.broken:
-        ctx.exit(1)
-    ctx.exit(REGRESSION if threshold is not None and found.regressions else 0)
+    ctx.exit(1 if found.broken else REGRESSION if threshold is not None and found.regressions else 0)
 
 
 def with_notes(found: Mapping[str, pages.Source], root: Path, *, enter: bool = False) -> list[pages.Source]:
@@ -137,11 +135,7 @@ def with_notes(found: Mapping[str, pages.Source], root: Path, *, enter: bool = F
     is_flag=True,
     help="The report in docs/report and the pictures that this checkout's pages show; kernels.json is completed.",
 )
-@click.option(
-    "--out",
-    type=FOLDER,
-    help="Where the HTML file and the pictures go; default: results/report.",
-)
+@click.option("--out", type=FOLDER, help="Where the HTML file and the pictures go; default: results/report.")
 def report_command(
     sources: tuple[Path, ...], as_markdown: bool, into: tuple[Path, ...], checkout: bool, out: Path | None
 ) -> None:

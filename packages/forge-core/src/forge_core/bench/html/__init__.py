@@ -13,10 +13,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from forge_core.bench import report
 from forge_core.bench.html.plots import of_operator, roofline
 from forge_core.bench.html.theme import css, inline, picture
 from forge_core.bench.pages import Source, in_order, stamp_of
-from forge_core.bench.report import headline, imports_table, operator_tables, remarks, summary
 
 __all__ = ["write_report"]
 
@@ -42,27 +42,17 @@ def write_report(sources: Sequence[Source], folder: Path, links: Mapping[str, st
         for name, package in {case.operator: case.package for case in entry.record.cases}.items():
             drawn = of_operator(entry.record, entry.name, name)
             plots += drawn
-            found = operator_tables(entry.record, name)
-            operators.append({"name": name, "link": link(name, package), "plots": drawn, "tables": found})
-        sections.append(
-            {
-                "entry": entry,
-                "link": os.path.relpath(entry.path, folder),
-                "headline": headline(entry.record),
-                "operators": operators,
-                "imports": [imports_table(entry.record)] if entry.record.imports else [],
-                "remarks": remarks(entry.record),
-            }
-        )
+            operators.append({"name": name, "link": link(name, package), "plots": drawn})
+        sections.append({"entry": entry, "link": os.path.relpath(entry.path, folder), "operators": operators})
     folder.mkdir(parents=True, exist_ok=True)
     written = [folder / "index.html"]
-    machine = records[0].environment.machine
     compared = [record for record in records if record.timer == "device" and record.suite != "smoke"] or records
     text = _template().render(
-        machine="the CPU" if machine == "CPU" else machine,
+        machine=records[0].environment.machine.replace("CPU", "the CPU"),
         sections=sections,
         overview=overview,
-        summary=summary(compared),
+        report=report,
+        summary=report.summary(compared),
         stamp=stamp,
         css=Markup(css()),  # noqa: S704 - made here
     )

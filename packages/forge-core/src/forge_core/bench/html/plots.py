@@ -87,14 +87,13 @@ def points(record: Record, operator: str = "") -> list[Point]:
 
     A case that does not count as a comparison has no peer: see :func:`forge_core.bench.report.compared`.
     """
-    shown = [case for case in record.cases if operator in ("", case.operator) and not case.error]
-    groups = ([case for case in shown if case.operator == name] for name in {case.operator for case in shown})
-    beside_peers = {case.name for group in groups for case in compared(group)}
     found = []
-    for case in shown:
+    for case in record.cases:
         us = {contender.name: contender.median_ms * 1e3 for contender in case.contenders}
-        peer = us.get(case.best_peer) if case.name in beside_peers else None
-        found += [Point(case, us[OURS], peer, us.get(CEILING))] if OURS in us else []
+        if operator in ("", case.operator) and OURS in us:
+            same = [other for other in record.cases if other.operator == case.operator and not other.error]
+            peer = us.get(case.best_peer) if case in compared(same) else None
+            found.append(Point(case, us[OURS], peer, us.get(CEILING)))
     return found
 
 
