@@ -18,7 +18,7 @@ import torch
 
 from forge_core import dtypes, settings
 from forge_core.bench.gate import exact
-from forge_core.bench.inputs import LAYOUTS, random_tensor
+from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
 from forge_core.op import Explanation, Operator
 from forge_core.thresholds import Thresholds
 
@@ -206,13 +206,11 @@ class OperatorBench:
     def wrong(self, name: str, inputs: Inputs, got: torch.Tensor, want: torch.Tensor) -> str:
         """What is wrong with a contender's result, or "", by the peer's `agree` or the operator's."""
         peer = self.peer(name)
-        agree = self.agree if peer is None or peer.agree is None else peer.agree
-        return agree(inputs, got, want)
+        return ((peer and peer.agree) or self.agree)(inputs, got, want)
 
-    def tolerance_of(self, name: str) -> str:
-        """`wrong` in words."""
-        peer = self.peer(name)
-        return self.tolerance if peer is None or peer.agree is None else peer.tolerance
+    def random_inputs(self, case: Case, device: torch.device, *, seed: int, what: str) -> Inputs:
+        """Inputs of a case, by a generator seeded by the run's seed and a text."""
+        return self.inputs(case, device, generator_for(device, seed=seed, what=what))
 
 
 @dataclass(frozen=True)

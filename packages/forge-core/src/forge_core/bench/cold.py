@@ -24,7 +24,6 @@ import torch
 
 from forge_core import dtypes, settings
 from forge_core.bench import Case, plan
-from forge_core.bench.inputs import generator_for
 from forge_core.bench.measure import Context, blank, contender_record, willing_peers
 from forge_core.bench.records import CaseRecord, Cold
 from forge_core.bench.schema import AUTO, our_name, parse_shape, variant_of
@@ -93,7 +92,7 @@ def run(asked: dict[str, Any]) -> dict[str, float]:
     import_s = time.perf_counter() - began
     operator = next(bench.by_name[asked["operator"]] for bench in plan.discover() if bench.package == asked["package"])
     case = Case(asked["operator"], parse_shape(asked["shape"]), dtypes.parse(asked["dtype"]), asked["layout"])
-    inputs = operator.inputs(case, device, generator_for(device, seed=asked["seed"], what=case.name))
+    inputs = operator.random_inputs(case, device, seed=asked["seed"], what=case.name)
     name = asked["contender"]
     peer = operator.peer(name)
     began = time.perf_counter()

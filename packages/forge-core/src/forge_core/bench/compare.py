@@ -120,8 +120,7 @@ class Comparison:
 
 def compare(old: Record, new: Record, threshold: float = THRESHOLD) -> Comparison:
     """Compares two records of the same suite."""
-    before = {case.name: case for case in old.cases}
-    after = {case.name: case for case in new.cases}
+    before, after = ({case.name: case for case in record.cases} for record in (old, new))
     peers = _changed(old.environment.peers, new.environment.peers)
     was, now = (msgspec.structs.asdict(record.environment) for record in (old, new))
     same = not peers and not _changed(was, now, ("torch", "triton", "cuda", "driver"))
@@ -159,10 +158,8 @@ def _changed(old: Mapping[str, object], new: Mapping[str, object], names: Iterab
 
 def _change(case: str, old: ContenderRecord, new: ContenderRecord, controls: Sequence[Pair]) -> Change:
     generator = torch.Generator().manual_seed(SEED)
-    levels = [_logs(was).quantile(0.5) for was, _ in controls]
     # The controls' change is taken from their level in the old record.
-    before = [_logs(was) - level for (was, _), level in zip(controls, levels, strict=True)]
-    after = [_logs(now) - level for (_, now), level in zip(controls, levels, strict=True)]
+    before, after = ([_logs(pair[n]) - _logs(pair[0]).quantile(0.5) for pair in controls] for n in (0, 1))
     old_draws, old_figure, old_values = _drawn(_logs(old), before, generator)
     new_draws, new_figure, new_values = _drawn(_logs(new), after, generator)
     moved = (new_draws - old_draws).sort().values

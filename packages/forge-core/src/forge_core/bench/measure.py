@@ -20,7 +20,6 @@ import torch
 from forge_core import settings
 from forge_core.bench import Inputs, Peer
 from forge_core.bench.gate import exact
-from forge_core.bench.inputs import generator_for
 from forge_core.bench.plan import PlannedCase
 from forge_core.bench.records import CaseRecord, ContenderRecord, Run, thin
 from forge_core.bench.schema import AUTO, CEILING, our_name, variant_of
@@ -90,6 +89,8 @@ def contender_record(
     planned: PlannedCase, name: str, timing: Timing, options: Options, *, gbs: float | None, when: str, **more: Any
 ) -> ContenderRecord:
     """A contender's record of one run, without ratios, which :func:`~forge_core.bench.records.combined` adds."""
+    peer = planned.operator.peer(name)
+    tolerance = peer.tolerance if peer and peer.agree else planned.operator.tolerance
     run = Run(timing.median_ms, timing.p20_ms, timing.p80_ms, len(timing.samples_ms), clocks=timing.clocks)
     return ContenderRecord(
         name=name,
@@ -103,7 +104,7 @@ def contender_record(
         of_best_peer=None,
         runs=[run],
         samples_ms=thin(timing.samples_ms, max(1, KEPT_SAMPLES // options.repeats)),
-        correct="exact copy" if name == CEILING else f"{planned.operator.tolerance_of(name)}, {when}",
+        correct="exact copy" if name == CEILING else f"{tolerance}, {when}",
         **more,
     )
 
@@ -172,8 +173,7 @@ class _Measurement:
     def fresh(self, what: str) -> Inputs:
         """New inputs, the same in every process."""
         text = f"{self.case.name}, run {self.context.run}, {what}"
-        generator = generator_for(self.device, seed=self.context.options.seed, what=text)
-        return self.operator.inputs(self.case, self.device, generator)
+        return self.operator.random_inputs(self.case, self.device, seed=self.context.options.seed, what=text)
 
     def refuse(self, when: str, name: str, problem: str | Exception) -> None:
         """Raises the error of ours, or of a peer that was asked for by name; records that of another peer."""

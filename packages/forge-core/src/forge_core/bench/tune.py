@@ -23,7 +23,6 @@ import torch
 
 from forge_core.bench import Bench, Case, OperatorBench
 from forge_core.bench.environment import Environment, read_environment
-from forge_core.bench.inputs import generator_for
 from forge_core.bench.schema import AUTO, CaseGroup, expand
 from forge_core.device import Device, query
 from forge_core.errors import BenchmarkError
@@ -70,8 +69,8 @@ def _measure(bench: Bench, device: torch.device, case: Case, name: str, values: 
     """Milliseconds with each value of a threshold on the current CUDA device; the same launches share a figure."""
     operator, thresholds = bench.by_name[case.operator], _declared(bench)
     policy = l2_policy("cold", device, query(device).l2_bytes)
-    what = (f"{case.name}, set {number}" for number in range(policy.sets(operator.traffic(case).total)))
-    sets = [operator.inputs(case, device, generator_for(device, seed=0, what=text)) for text in what]
+    numbers = range(policy.sets(operator.traffic(case).total))
+    sets = [operator.random_inputs(case, device, seed=0, what=f"{case.name}, set {number}") for number in numbers]
     want = operator.reference(*sets[0])
     calls: dict[Any, tuple[int, Callable[..., Any]]] = {}
     same: dict[int, int] = {}

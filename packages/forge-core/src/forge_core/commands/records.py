@@ -200,14 +200,7 @@ def accuracy_command(device_text: str, json_path: Path | None) -> None:
 @click.command("tune")
 @click.argument("week", metavar="PACKAGE")
 @device_option
-@click.option(
-    "--record",
-    "record_folder",
-    type=FOLDER,
-    default=Path("results"),
-    show_default=True,
-    help="Where the record of what was measured goes.",
-)
+@click.option("--record", "record_folder", type=FOLDER, default="results", show_default=True, help="Gets the record.")
 @click.option("--dry-run", is_flag=True, help="Measure, print the table, and leave the package's as it is.")
 def tune_command(week: str, device_text: str, record_folder: Path, dry_run: bool) -> None:
     """Measure the thresholds of a package's select_config on this GPU, and write its table for it."""
@@ -218,12 +211,10 @@ def tune_command(week: str, device_text: str, record_folder: Path, dry_run: bool
     device = planning.gpu_named(device_text, "thresholds are measured on a GPU")
     with torch.cuda.device(device), progress(total) as on_case:
         record, path, text = tune(package, device, on_case)
-    record_folder.mkdir(parents=True, exist_ok=True)
     saved = record_folder / f"tune-{week}-{path.stem}-{record.date}.json"
-    saved.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    write_atomically(saved, msgspec.json.format(msgspec.json.encode(record), indent=1).decode() + "\n")
     click.echo(text, nl=False)
     click.echo(f"record: {saved}", err=True)
     if not dry_run:
-        path.parent.mkdir(exist_ok=True)
         write_atomically(path, text)
         click.echo(f"table: {path.parent.parent.name}/{path.parent.name}/{path.name}", err=True)

@@ -131,10 +131,10 @@ class Plot:
 def of_operator(record: Record, title: str, operator: str) -> list[Plot]:
     """The plots of one operator; `title` is what the page calls the record."""
     found, name = points(record, operator), f"{title}-{operator}"
-    if record.timer == "host":
-        return [latency(name, "Host time of an eager call", found)] if found else []
-    if record.timer != "device" or not found:
+    if not found or record.timer == "cold":
         return []
+    if record.timer == "host":
+        return [latency(name, "Host time of an eager call", found)]
     plots = [bandwidth(name, found)]
     if compared := [point for point in found if point.peer]:
         plots.append(speedup(name, compared))
