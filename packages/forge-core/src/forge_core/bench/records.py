@@ -323,7 +323,7 @@ def combined(parts: Sequence[CaseRecord], targets: Iterable[Target] = ()) -> Cas
         fewest = min(map(len, taken), default=0)
         return msgspec.structs.replace(
             found[name][0],
-            **(over := over_runs(runs[name])),
+            **(over := over_runs(own)),
             spread=round(median((run.p80_ms - run.p20_ms) / (run.median_ms or 1.0) for run in runs[name]), 4),
             gbs=None if host else round(nbytes / (over["median_ms"] * 1e6), 4),
             of_ceiling=round(median(ceiling), 4) if ceiling else None,
@@ -332,7 +332,7 @@ def combined(parts: Sequence[CaseRecord], targets: Iterable[Target] = ()) -> Cas
             samples_ms=[sample for samples in taken for sample in thin(samples, fewest)],
         )
 
-    contenders = list(map(contender_of, found))
+    contenders = {name: contender_of(name) for name in found}
     verdicts = []
     for target in targets if OURS in found else ():
         bandwidths = [nbytes / (ms * 1e6) for ms in times[OURS]]
@@ -340,8 +340,8 @@ def combined(parts: Sequence[CaseRecord], targets: Iterable[Target] = ()) -> Cas
             verdicts.append(Verdict.on(target, median(reached)))
     return msgspec.structs.replace(
         parts[0],
-        contenders=contenders,
-        best_peer=min(peers, key=lambda name: over_runs(runs[name])["median_ms"], default=""),
+        contenders=list(contenders.values()),
+        best_peer=min(peers, key=lambda name: contenders[name].median_ms, default=""),
         wrong=wrong,
         targets=verdicts,
         error=error,
