@@ -92,13 +92,14 @@ def _version(distribution: str) -> str:
         return NOT_INSTALLED
 
 
-def _folder(package: str) -> Path | None:
+def folder_of(package: str) -> Path | None:
+    """The folder of a package; None where it is not installed."""
     spec = importlib.util.find_spec(package)
     return Path(spec.origin).parent if spec is not None and spec.origin else None
 
 
 def _digest(package: str) -> str:
-    folder = _folder(package)
+    folder = folder_of(package)
     if folder is None:
         return NOT_READ
     digest = hashlib.sha256()
@@ -110,7 +111,7 @@ def _digest(package: str) -> str:
 
 def _checkout(package: str) -> tuple[str, bool | None]:
     """The commit of the package's checkout, and whether it has changes that are not committed."""
-    folder = _folder(package)
+    folder = folder_of(package)
     if folder is None or not _tracked(folder):
         return "not a checkout", None
     commit, status = git(folder, "rev-parse", "HEAD"), git(folder, "status", "--porcelain")
@@ -143,7 +144,7 @@ def stamp(environment: Environment) -> Environment:
         BenchmarkError: the sources differ, or have changes that are not committed, or this is no checkout.
     """
     for package, digest in environment.sources.items():
-        folder = _folder(package)
+        folder = folder_of(package)
         if folder is None or _digest(package) != digest:
             raise BenchmarkError(f"the record was made from other sources of {package} than those of this checkout")
         if not _tracked(folder):

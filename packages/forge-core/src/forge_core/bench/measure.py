@@ -154,21 +154,14 @@ class _Measurement:
             timings = self.time_device(calls, floor)
         self.check(calls, "after the timing")
         timings = {name: timing for name, timing in timings.items() if name not in wrong}
-        contenders = [
-            contender_record(
-                self.planned,
-                name,
-                timing,
-                context.options,
-                gbs=None if context.host else self.nbytes / (timing.median_ms * 1e6),
-                when="before and after the timing",
-                first_call_s=first_call_s.get(name),
-                **self.described.get(name, {}),
-            )
-            for name, timing in timings.items()
-        ]
+        when = "before and after the timing"
+        for name, timing in timings.items():
+            gbs = None if context.host else self.nbytes / (timing.median_ms * 1e6)
+            told = {**self.described.get(name, {}), "first_call_s": first_call_s.get(name)}
+            made = contender_record(self.planned, name, timing, context.options, gbs=gbs, when=when, **told)
+            self.record.contenders.append(made)
         notes = [*self.record.notes, *disturbances(timings, self.device)]
-        return msgspec.structs.replace(self.record, contenders=contenders, floor_ms=round(floor, 6), l2=l2, notes=notes)
+        return msgspec.structs.replace(self.record, floor_ms=round(floor, 6), l2=l2, notes=notes)
 
     def fresh(self, what: str) -> Inputs:
         """New inputs, the same in every process."""

@@ -114,7 +114,7 @@ def run_command(
         found = planning.devices_of(device_text, devices_text, run)
         device = found[0]
         if len(found) > 1:
-            names = [str(one) for one in found]
+            names = list(map(str, found))
             with tempfile.TemporaryDirectory(prefix="forge-spread-") as folder, _progress(run, repeats) as on_case:
                 record = union(processes.spread(ctx.obj, names, Path(folder), on_case), names)
             interrupts.measured()
@@ -202,10 +202,8 @@ def list_command() -> None:
             click.echo(f"suite     {suite_name:12} {suite.about} ({found.package})")
         for operator in found.operators:
             known = ", ".join(operator.variants())
-            versus = ", ".join(
-                f"{peer.name} (needs {' and '.join(r.name for r in peer.requires)})" if peer.requires else peer.name
-                for peer in operator.peers
-            )
+            needs = {peer.name: " and ".join(each.name for each in peer.requires) for peer in operator.peers}
+            versus = ", ".join(f"{name} (needs {what})" if what else name for name, what in needs.items())
             click.echo(f"operator  {operator.name:12} variants: {known}; peers: {versus}")
 
 

@@ -5,7 +5,6 @@ The page needs neither a network nor a server.  Importing this module takes the 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from forge_core.bench import report
+from forge_core.bench.environment import folder_of
 from forge_core.bench.html.plots import of_operator, roofline
 from forge_core.bench.html.theme import css, inline, picture
 from forge_core.bench.pages import Source, in_order, stamp_of
@@ -29,9 +29,10 @@ def write_report(sources: Sequence[Source], folder: Path, links: Mapping[str, st
     """
 
     def link(operator: str, package: str) -> str:
-        spec = importlib.util.find_spec(package)
-        at_home = os.path.relpath(Path(spec.origin).with_name("bench.py"), folder) if spec and spec.origin else ""
-        return at_home if links is None else links.get(operator, "")
+        if links is not None:
+            return links.get(operator, "")
+        home = folder_of(package)
+        return os.path.relpath(home / "bench.py", folder) if home else ""
 
     ordered, stamp = in_order(sources), stamp_of(sources)
     records = [entry.record for entry in ordered]
