@@ -16,7 +16,7 @@ import msgspec
 
 from forge_core.proofs.chunks import TOOLS, clean
 from forge_core.proofs.declare import ProofError, Week, digest_of, function_of, measured
-from forge_core.proofs.evidence import Evidence, Launched
+from forge_core.proofs.evidence import Evidence, Launched, refusal
 from forge_core.proofs.record import FILE, Proof, Record, WeekTests, load
 from forge_core.toolchain import toolchain
 
@@ -35,25 +35,24 @@ class Finding(NamedTuple):
     command: str
 
     def __str__(self) -> str:
-        return f"{self.subject}: {self.what}\n    {self.command}"
+        return in_words([self])
 
 
 def in_words(found: Iterable[Finding]) -> str:
     """Findings as text, grouped by reason and command: one edited helper invalidates many proofs."""
-    together: dict[tuple[str, str], list[Finding]] = {}
-    for finding in found:
-        together.setdefault(finding[1:], []).append(finding)
-    parts = []
-    for (what, command), same in together.items():
-        if len(same) == 1:
-            parts.append(str(same[0]))
-            continue
+    together: dict[tuple[str, str], list[str]] = {}
+    for subject, what, command in found:
+        together.setdefault((what, command), []).append(subject)
+    lines = []
+    for (what, command), subjects in together.items():
         variants: dict[str, list[str]] = {}
-        for operator, _, variant in (finding.subject.partition("/") for finding in same):
+        for operator, _, variant in (subject.partition("/") for subject in subjects):
             variants.setdefault(operator, []).append(variant)
         kernels = [f"    {operator}: {', '.join(names)}" for operator, names in variants.items()]
-        parts.append("\n".join([f"{len(same)} kernels: {what}", *kernels, f"    {command}"]))
-    return "\n".join(parts)
+        one = len(subjects) == 1
+        lines += [f"{subjects[0] if one else f'{len(subjects)} kernels'}: {what}", *(() if one else kernels)]
+        lines.append(f"    {command}")
+    return "\n".join(lines)
 
 
 def records_in(folder: Path) -> dict[str, Record]:
@@ -167,9 +166,8 @@ def _other_code(proof: Proof, launched: Mapping[str, Launched], code: Mapping[tu
     now = {call: code[each.builder, each.config] for call in proof.code if not (each := launched[call]).problem}
     differing = [call for call in now if now[call] != proof.code[call]]
     if differing:
-        why = next((f" ({now[call].removeprefix('! ')})" for call in differing if now[call].startswith("!")), "")
-        count = f"{len(differing)} of {len(proof.code)}"
-        yield f"the PTX of {count} compiled kernels differs, the first of {differing[0]}{why}"
+        why, count = refusal(now[call] for call in differing), f"{len(differing)} of {len(proof.code)}"
+        yield f"the PTX of {count} compiled kernels differs, the first of {differing[0]}{f' ({why})' if why else ''}"
 
 
 # ----------------------------------------------------------------------------------------- what is wrong by itself
@@ -178,7 +176,7 @@ def _other_code(proof: Proof, launched: Mapping[str, Launched], code: Mapping[tu
 def incomplete(proof: Proof) -> list[str]:
     """What a proof lacks."""
     figures = [figure for error in proof.errors.values() for figure in (error.absolute, error.relative)]
-    broken = next((digest.removeprefix("! ") for digest in proof.code.values() if digest.startswith("!")), "")
+    broken = refusal(proof.code.values())
     found = {
         "no test of it passed": not proof.tests or not proof.calls,
         "its plans are not those of the calls it lists": proof.plans.partition(" ")[0] != str(len(proof.calls)),

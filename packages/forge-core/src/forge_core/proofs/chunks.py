@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,11 @@ class Result(msgspec.Struct, frozen=True):
         """Whether nothing failed: the chunk need not run again."""
         return not (self.problem or self.ended("failed") or (self.verdict and not clean(self.verdict)))
 
+    def __add__(self, part: Result) -> Result:
+        """This and another part of a sanitizer's tests, with the worst verdict."""
+        problem = "\n".join(filter(None, (self.problem, part.problem)))
+        return Result(self.tests | part.tests, _worst((self.verdict, part.verdict)), problem)
+
     def __str__(self) -> str:
         if self.problem:
             return f"broke, {self.problem.splitlines()[0]}"
@@ -100,29 +105,15 @@ class Result(msgspec.Struct, frozen=True):
         return ", ".join(filter(None, [*words, self.verdict])) or "nothing to run"
 
 
-def joined(results: Mapping[Chunk, Result]) -> dict[str, Result]:
-    """The results of a week's chunks by kind; the parts of a sanitizer become one result with the worst verdict."""
-    kinds: dict[str, list[Result]] = {}
-    for chunk, result in results.items():
-        kinds.setdefault(chunk.kind, []).append(result)
-    return {
-        kind: Result(
-            tests={test: shown for part in parts for test, shown in part.tests.items()},
-            verdict=_worst([part.verdict for part in parts if part.verdict]),
-            problem="\n".join(part.problem for part in parts if part.problem),
-        )
-        for kind, parts in kinds.items()
-    }
-
-
 def clean(verdict: str) -> bool:
     """Whether a sanitizer's verdict says that it found nothing."""
     return verdict.startswith(("0 errors", "0 hazards"))
 
 
-def _worst(verdicts: Sequence[str]) -> str:
+def _worst(verdicts: Iterable[str]) -> str:
     """All verdicts that found something; if there are none, the others."""
-    return "; ".join(dict.fromkeys([verdict for verdict in verdicts if not clean(verdict)] or verdicts))
+    each = dict.fromkeys(verdict for joined in verdicts if joined for verdict in joined.split("; "))
+    return "; ".join([verdict for verdict in each if not clean(verdict)] or each)
 
 
 # ------------------------------ the journal: a line of JSON for each test that has ended; its chunk lies beside it
@@ -250,7 +241,7 @@ def result_of(chunk: Chunk, status: int, text: str, tests: dict[str, Any]) -> Re
         known.add(5)
     if chunk.kind not in TOOLS:
         return Result(tests, problem="" if status in known else f"it ended with {status}:\n{tail}")
-    verdict = _worst([summary.strip() for summary in _SUMMARY.findall(text)])
+    verdict = _worst(map(str.strip, _SUMMARY.findall(text)))
     if not verdict or status not in {*known, FOUND}:
         return Result(tests, problem=f"{chunk.kind} ended with {status} and said {verdict or 'nothing'}:\n{tail}")
     if status == FOUND and clean(verdict):

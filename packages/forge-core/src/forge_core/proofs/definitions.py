@@ -19,7 +19,6 @@ import hashlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from forge_core.cache.sources import locate
 
@@ -31,13 +30,9 @@ _DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
 _SKIPPED = {"annotation", "returns", "ctx", "type_comment", "kind", "type_params"}
 
 
-def code_digest(path: str) -> str:
-    """SHA-256 of a file's syntax tree, without comments, docstrings and positions."""
-    return _code_digest(Path(path).read_bytes())
-
-
 @functools.cache
-def _code_digest(source: bytes) -> str:
+def code_digest(source: bytes) -> str:
+    """SHA-256 of a source's syntax tree, without comments, docstrings and positions."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if _documented(node):
@@ -51,24 +46,16 @@ def _documented(node: ast.AST) -> bool:
     return isinstance(node, (ast.Module, *_DEFINITIONS)) and ast.get_docstring(node, clean=False) is not None
 
 
-class _Import(NamedTuple):
-    """What an imported name is bound to: a module, or a name of a module."""
-
-    module: str
-    name: str | None
-
-
 class _Module:
-    """The top level of a file: each name with the statements that bind it."""
+    """The top level of a file: each name with the statements that bind it, or with what it is imported from."""
 
     def __init__(self, path: Path) -> None:
         self.tree = ast.parse(path.read_bytes())
         self.body = list(_top_level(self.tree))
         self.statements: dict[str, list[ast.stmt]] = {}
-        self.imports: dict[str, _Import] = {}
+        self.imports: dict[str, tuple[str, str | None]] = {}
         for statement in self.body:
-            if isinstance(statement, (ast.Import, ast.ImportFrom)):
-                self.imports |= _imported(statement)
+            self.imports |= _imported(statement)
             for name in _bound_by(statement):
                 self.statements.setdefault(name, []).append(statement)
 
@@ -81,22 +68,26 @@ def _top_level(node: ast.AST) -> Iterator[ast.stmt]:
             yield from _top_level(child)
 
 
-def _imported(statement: ast.Import | ast.ImportFrom) -> dict[str, _Import]:
+def _imported(statement: ast.AST) -> dict[str, tuple[str, str | None]]:
+    """What an import binds names to: a module and None, or a module and its name."""
     if isinstance(statement, ast.Import):
-        return {a.asname: _Import(a.name, None) for a in statement.names if a.asname is not None}
-    return {a.asname or a.name: _Import(statement.module or "", a.name) for a in statement.names}
+        return {a.asname: (a.name, None) for a in statement.names if a.asname is not None}
+    if isinstance(statement, ast.ImportFrom):
+        return {a.asname or a.name: (statement.module or "", a.name) for a in statement.names}
+    return {}
 
 
 def _bound_by(statement: ast.stmt) -> Iterable[str]:
     nodes: Sequence[ast.AST] = ()
-    if isinstance(statement, _DEFINITIONS):
-        return [statement.name]
-    if isinstance(statement, (ast.Expr, ast.For, ast.Delete)):  # a call or a loop may change any name in it
-        nodes = [statement]
-    elif isinstance(statement, ast.Assign):  # `TABLE[key] = value` changes TABLE and `module.name = value` module
-        nodes = statement.targets
-    elif isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
-        nodes = [statement.target]
+    match statement:
+        case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+            return [name]
+        case ast.Expr() | ast.For() | ast.Delete():  # a call or a loop may change any name in it
+            nodes = [statement]
+        case ast.Assign():  # `TABLE[key] = value` changes TABLE and `module.name = value` module
+            nodes = statement.targets
+        case ast.AnnAssign() | ast.AugAssign():
+            nodes = [statement.target]
     return dict.fromkeys(n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name))
 
 
@@ -164,8 +155,8 @@ class Definitions:
             yield followed
             return
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            for bound, found in _imported(node).items():
-                yield f"import {bound} {self._followed(found) or found.name or found.module}"
+            for bound, (origin, imported) in _imported(node).items():
+                yield f"import {bound} {self._followed(origin, imported) or imported or origin}"
             return
         yield type(node).__name__
         named = isinstance(node, _DEFINITIONS) and node.name == own
@@ -186,11 +177,8 @@ class Definitions:
         """A name, or ``module.name``, as its digest or its text; None for any other node."""
         module = self.module(path)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id not in local:
-            found = module.imports.get(node.value.id)
-            if found is None:
-                return None
-            home = found.module if found.name is None else f"{found.module}.{found.name}"
-            return self._followed(_Import(home, node.attr))
+            home = module.imports.get(node.value.id)
+            return self._followed(".".join(filter(None, home)), node.attr) if home is not None else None
         if not isinstance(node, ast.Name):
             return None
         if node.id == own:
@@ -198,25 +186,23 @@ class Definitions:
         if node.id in local:
             return f"'{node.id}"
         defined = f"={self.of(path, node.id)}" if node.id in module.statements else ""
-        found = module.imports.get(node.id)
-        if found is None:
+        if node.id not in module.imports:
             return defined or f"'{node.id}"
-        return defined + (self._followed(found) or f"'{found.name or found.module}")
+        origin, imported = module.imports[node.id]
+        return defined + (self._followed(origin, imported) or f"'{imported or origin}")
 
-    def _followed(self, found: _Import) -> str | None:
-        """The digest of an imported name; None if its module is not followed."""
-        package, _, last = found.module.rpartition(".")
+    def _followed(self, origin: str, name: str | None) -> str | None:
+        """The digest of a module's name; None if it has none, or its module is not followed."""
+        package, _, last = origin.rpartition(".")
         declares = package.isidentifier() and last in _DECLARATIONS
-        if found.name is None or not (declares or f"{found.module}.".startswith(_TESTING)):
-            return None
-        place = locate(found.module)
-        if not place:
+        place = locate(origin) if name and (declares or f"{origin}.".startswith(_TESTING)) else ""
+        if not place or name is None:
             return None
         module = self.module(Path(place))
-        if found.name in module.statements:
-            return f"={self.of(Path(place), found.name)}"
-        again = module.imports.get(found.name)  # re-exported by the package's __init__
-        return self._followed(again) if again is not None else None
+        if name in module.statements:
+            return f"={self.of(Path(place), name)}"
+        # Else it may be re-exported by the package's __init__.
+        return self._followed(*module.imports[name]) if name in module.imports else None
 
     def _fixtures(self, path: Path, node: ast.AST) -> Iterator[str]:
         """The fixtures that pytest passes to a test or a fixture, and a test's autouse fixtures and ``pytestmark``."""

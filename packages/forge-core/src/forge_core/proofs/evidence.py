@@ -88,8 +88,8 @@ class Evidence:
         tables = repr([*_thresholds(week.package), *_thresholds("forge_core.rows")])
         found = {}
         for kernel in week.kernels:
-            files = self._sources(kernel.builder.partition(":")[0], kernel.chooser)
-            found[kernel.name] = digest_of([sorted(map(code_digest, files)), tables])[:32]
+            sources = self._sources(kernel.builder.partition(":")[0], kernel.chooser)
+            found[kernel.name] = digest_of([sources, tables])[:32]
         return found
 
     def declarations(self, week: Week) -> dict[str, str]:
@@ -148,15 +148,16 @@ class Evidence:
         return {key: self._computed[target, key] for key in asked}
 
 
-def _sources(*modules: str) -> set[str]:
-    """The files of some modules and of what they import from their own packages and from Forge."""
+def _sources(*modules: str) -> list[str]:
+    """Digests of the files of some modules and of what they import from their own packages and from Forge."""
     found = fingerprint(modules, excluded=())
     if found is None:
         raise ProofError(f"{' and '.join(modules)}: expected modules with a source file each")
     # Where other packages are installed, and so whether they are followed, differs from machine to machine.
     own = {module.partition(".")[0] for module in modules}
-    paths = (path for path, _, _ in found.files)
-    return {path for path in paths if any(name in own or name.startswith("forge_") for name in Path(path).parts)}
+    paths = {Path(path) for path, _, _ in found.files}
+    followed = (path for path in paths if any(name in own or name.startswith("forge_") for name in path.parts))
+    return sorted(code_digest(path.read_bytes()) for path in followed)
 
 
 def _thresholds(package: str) -> list[dict[str, Any]]:
@@ -203,6 +204,11 @@ def _code(arch: str, key: tuple[str, Any]) -> str:
     except ForgeError as error:
         return f"! {error}"
     return hashlib.sha256(f"{made.key.options}\n{normalised(made.ptx or '')}".encode()).hexdigest()[:16]
+
+
+def refusal(code: Iterable[str]) -> str:
+    """Why the first of some kernels that does not compile does not, from their digests; "" if all compile."""
+    return next((digest.removeprefix("! ") for digest in code if digest.startswith("!")), "")
 
 
 def normalised(ptx: str) -> str:

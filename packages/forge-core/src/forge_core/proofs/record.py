@@ -143,14 +143,14 @@ def stamped(record: Record) -> Record:
     Raises:
         BenchmarkError: the sources differ or have uncommitted changes, or this is not a checkout.
     """
-    made: dict[bytes, Environment] = {}  # Each environment is stamped once: that reads all sources and calls git.
-    proofs = []
-    for proof in record.proofs:
-        environment = proof.run.environment
-        if not environment.has_commit:
-            key = msgspec.json.encode(environment)
-            made[key] = made.get(key) or stamp(environment)
-            run = msgspec.structs.replace(proof.run, environment=made[key])
-            proof = msgspec.structs.replace(proof, run=run).sealed()  # noqa: PLW2901
-        proofs.append(proof)
-    return record.with_proofs(proofs)
+    # Each environment is stamped once: that reads all sources and calls git.
+    without = {msgspec.json.encode(each): each for p in record.proofs if not (each := p.run.environment).has_commit}
+    made = {key: stamp(environment) for key, environment in without.items()}
+
+    def with_commit(proof: Proof) -> Proof:
+        if proof.run.environment.has_commit:
+            return proof
+        run = msgspec.structs.replace(proof.run, environment=made[msgspec.json.encode(proof.run.environment)])
+        return msgspec.structs.replace(proof, run=run).sealed()
+
+    return record.with_proofs(map(with_commit, record.proofs))

@@ -18,7 +18,7 @@ from forge_core.cache.key import tag
 from forge_core.device import SPECS
 from forge_core.files import write_atomically
 from forge_core.proofs.declare import ProofError, digest_of, discover
-from forge_core.proofs.evidence import Evidence
+from forge_core.proofs.evidence import Evidence, refusal
 from forge_core.proofs.record import path_of
 
 FILE = "kernels.json"
@@ -43,8 +43,7 @@ def _sources(suite: str, arch: str, evidence: Evidence) -> str:
 
 def _code(suite: str, arch: str, evidence: Evidence) -> tuple[int, str]:
     code = evidence.code([(request.builder, request.config) for request in requests([suite], [arch])], arch)
-    broken = next((digest.removeprefix("! ") for digest in code.values() if digest.startswith("!")), "")
-    if broken:
+    if broken := refusal(code.values()):
         raise ProofError(f"{suite}: its kernels cannot be compared with those of a record: {broken}")
     return len(code), digest_of(sorted(code.values()))[:16]
 

@@ -25,7 +25,7 @@ from forge_core.device import Device
 from forge_core.files import write_atomically
 from forge_core.progress import progress
 from forge_core.proofs.check import differences, load_intact, other_tests
-from forge_core.proofs.chunks import AT_ONCE, TESTS_EACH, TOOLS, Chunk, Result, joined
+from forge_core.proofs.chunks import AT_ONCE, TESTS_EACH, TOOLS, Chunk, Result
 from forge_core.proofs.declare import ProofError, Week, digest_of, function_of, measured
 from forge_core.proofs.evidence import Evidence
 from forge_core.proofs.merge import Outcome, Task, merge
@@ -36,41 +36,6 @@ Execute = Callable[[Chunk, Week, Path], Result]
 
 #: Seconds between two looks at how many tests have ended.
 LOOK = 2.0
-
-
-class State:
-    """Results of an unfinished run, by chunk: ``FOLDER/KEY/CHUNK.json``, and the journal of its tests beside it.
-
-    Args:
-        folder: a folder that holds nothing else.
-        key: the digest of all that a result depends on: sources, tests, GPU, versions.  Results of others are deleted.
-    """
-
-    def __init__(self, folder: Path, key: str) -> None:
-        self._own = folder / key[:16]
-        for other in set(folder.glob("*")) - {self._own}:
-            shutil.rmtree(other, ignore_errors=True)
-
-    def journal(self, chunk: Chunk) -> Path:
-        """The path of a chunk's journal."""
-        return self._own / f"{digest_of(msgspec.to_builtins(chunk))[:16]}.jsonl"
-
-    def get(self, chunk: Chunk) -> Result | None:
-        """The result of a chunk before the interruption; None if there is none that can be read."""
-        try:
-            return msgspec.json.decode(self.journal(chunk).with_suffix(".json").read_bytes(), type=Result)
-        except (OSError, msgspec.MsgspecError):
-            return None
-
-    def put(self, chunk: Chunk, result: Result) -> None:
-        """Stores the result of a chunk."""
-        write_atomically(self.journal(chunk).with_suffix(".json"), msgspec.json.encode(result).decode())
-
-    def under_way(self, chunk: Chunk) -> str:
-        """The name of a running chunk, with the number of its tests that have ended."""
-        journal = self.journal(chunk)
-        ended = journal.read_bytes().count(b"\n") if journal.is_file() else 0
-        return f"{chunk.name} ({ended} ended)" if ended else chunk.name
 
 
 def _tasks(weeks: Sequence[Week], record: Record, evidence: Evidence, *, everything: bool, gpus: int) -> list[Task]:
@@ -133,7 +98,7 @@ def prove(
         device: the specification of its GPU.
         evidence: of this checkout.
         records: the folder of records.
-        state: the folder for results of an unfinished run.
+        state: the folder for results of an unfinished run; those of another are deleted.
         everything: also repeat what has a valid proof.
         gpus: the number of GPUs of this machine.
 
@@ -150,8 +115,11 @@ def prove(
     outcome = Outcome(record, kept=[k.name for task in tasks for k in task.week.kernels if k.name not in task.stale])
     if not any(task.chunks for task in tasks):
         return outcome
+    # All that a result depends on: sources, tests, GPU, versions.
     here = [[evidence.fingerprints(w), evidence.declarations(w), evidence.tests(w)] for w in weeks]
-    kept = State(state, digest_of([msgspec.to_builtins(environment), here, everything, gpus]))
+    kept = state / digest_of([msgspec.to_builtins(environment), here, everything, gpus])[:16]
+    for other in set(state.glob("*")) - {kept}:
+        shutil.rmtree(other, ignore_errors=True)
 
     def complete(task: Task, shown: dict[str, Result]) -> None:
         merge(outcome, task, shown, run, evidence)
@@ -175,19 +143,32 @@ def _before(path: Path, gpu: str, device: Device, *, everything: bool) -> Record
 
 
 def _run(
-    tasks: Sequence[Task], execute: Execute, state: State, complete: Callable[[Task, dict[str, Result]], None]
+    tasks: Sequence[Task], execute: Execute, kept: Path, complete: Callable[[Task, dict[str, Result]], None]
 ) -> None:
     """Runs the chunks without a result: tests one after the other, everything else beside them.
 
     Tests saturate the processors, a sanitizer its own process: beside each other they take less time.  A week is
-    completed as soon as it has all results, so that an interruption leaves it on record.
+    completed as soon as it has all results, so that an interruption leaves it on record.  The folder ``kept`` has of
+    each chunk a file with its result, and its journal beside it.
     """
     own = {task.week.name: task for task in tasks}
-    shown: dict[str, dict[Chunk, Result]] = {name: {} for name in own}
+    left = {name: len(task.chunks) for name, task in own.items()}
+    shown: dict[str, dict[str, Result]] = {name: {} for name in own}
     at_once = max(1, min(AT_ONCE, 2 * (os.cpu_count() or 1) // 3))
 
+    def file_of(chunk: Chunk, suffix: str) -> Path:
+        return kept / f"{digest_of(msgspec.to_builtins(chunk))[:16]}{suffix}"
+
     def result_of(chunk: Chunk) -> Result:
-        return state.get(chunk) or execute(chunk, own[chunk.week].week, state.journal(chunk))
+        try:
+            return msgspec.json.decode(file_of(chunk, ".json").read_bytes(), type=Result)
+        except (OSError, msgspec.MsgspecError):  # It has not run, or its file was cut off.
+            return execute(chunk, own[chunk.week].week, file_of(chunk, ".jsonl"))
+
+    def under_way(chunk: Chunk) -> str:
+        journal = file_of(chunk, ".jsonl")
+        ended = journal.read_bytes().count(b"\n") if journal.is_file() else 0
+        return f"{chunk.name} ({ended} ended)" if ended else chunk.name
 
     with (
         progress(sum(len(task.chunks) for task in tasks)) as done,
@@ -205,12 +186,14 @@ def _run(
                 for future in sorted(ended, key=lambda each: each.exception() is not None):
                     result, chunk = future.result(), futures.pop(future)
                     if result.good:
-                        state.put(chunk, result)
-                    shown[chunk.week][chunk] = result
+                        write_atomically(file_of(chunk, ".json"), msgspec.json.encode(result).decode())
+                    kinds = shown[chunk.week]
+                    kinds[chunk.kind] = kinds.get(chunk.kind, Result()) + result
                     done(f"{chunk.name}: {result}")
-                    if len(shown[chunk.week]) == len(own[chunk.week].chunks):
-                        complete(own[chunk.week], joined(shown[chunk.week]))
-                running = [state.under_way(chunk) for future, chunk in futures.items() if future.running()]
+                    left[chunk.week] -= 1
+                    if not left[chunk.week]:
+                        complete(own[chunk.week], kinds)
+                running = [under_way(chunk) for future, chunk in futures.items() if future.running()]
                 if running:
                     done.note(f"running: {', '.join(running)}")
         finally:
