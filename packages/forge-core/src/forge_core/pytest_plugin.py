@@ -8,14 +8,11 @@ The repository's conftest.py loads it; other projects use ``pytest -p forge_core
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from forge_core import settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 MARKERS = (
     "gpu(count=1): needs that many CUDA GPUs; skipped with the reason where there are fewer",
@@ -100,7 +97,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.write_line(check.in_words(found) or "every kernel is as it was validated")
 
 
-def pytest_report_header(config: pytest.Config) -> Iterable[str]:
+def pytest_report_header(config: pytest.Config) -> Iterator[str]:
     """The torch version and the GPUs."""
     import torch
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import math
 import os
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from forge_core import device as devices
 from forge_core.bench.environment import read_environment
+from forge_core.bench.report import Table
 from forge_core.proofs import check as checking
 from forge_core.proofs import runner
 from forge_core.proofs.chunks import execute, find_sanitizer
@@ -53,20 +55,20 @@ def prove() -> None:
 @click.option(
     "--limit",
     type=click.FloatRange(min=0, min_open=True),
+    default=math.inf,
     help="Minutes after which it ends with status 1; the same command continues from there.",
 )
 @_root
 @_records
 def run_command(
-    weeks: tuple[str, ...], everything: bool, workers: int | None, limit: float | None, root: Path, records: Path
+    weeks: tuple[str, ...], everything: bool, workers: int | None, limit: float, root: Path, records: Path
 ) -> None:
     """Validate the kernels of WEEKS (all) without a valid proof, on this machine's GPU."""
     found, root = discover(weeks), root.resolve()
     if not torch.cuda.is_available():
         raise ProofError("a proof is made on a GPU, and there is none here")
     find_sanitizer()
-    deadline = None if limit is None else time.monotonic() + 60 * limit
-    processes = workers or min(WORKERS, os.cpu_count() or 1)
+    deadline, processes = time.monotonic() + 60 * limit, workers or min(WORKERS, os.cpu_count() or 1)
     environment = read_environment(torch.device("cuda"), [week.package for week in found])
     outcome = runner.prove(
         found,
@@ -114,13 +116,14 @@ def table_command(root: Path, records: Path) -> None:
     """Print operator, variant, GPUs and date of every kernel's proof as a Markdown table."""
     evidence, weeks = Evidence(root), discover()
     checked = [(each, checking.wrong_proofs(weeks, each, evidence)) for each in checking.records_in(records).values()]
-    click.echo("| operator | variant | proven on | date |\n| --- | --- | --- | --- |")
+    rows = []
     for kernel in (kernel for week in weeks for kernel in week.kernels):
         found = (record.proof(kernel.name) for record, wrong in checked if not wrong[kernel.name])
         proofs = [proof for proof in found if proof is not None]
         gpus = ", ".join(proof.run.environment.gpu for proof in proofs) or "not proven"
         date = max((proof.run.date[:10] for proof in proofs), default="")
-        click.echo(f"| `{kernel.operator}` | {kernel.variant} | {gpus} | {date} |")
+        rows.append((f"`{kernel.operator}`", kernel.variant, gpus, date))
+    click.echo(Table("", ("operator", "variant", "proven on", "date"), tuple(rows), labels=4).markdown())
 
 
 @prove.command("stamp")

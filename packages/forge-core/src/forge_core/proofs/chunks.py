@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -176,9 +177,7 @@ def words_of(chunk: Chunk, week: Week, journal: Path, root: Path, *, workers: in
     return [*tool, "--report-api-errors", "no", *words, "-m", "sanitizer"]
 
 
-def execute(
-    chunk: Chunk, week: Week, journal: Path, root: Path, *, workers: int, deadline: float | None = None
-) -> Result:
+def execute(chunk: Chunk, week: Week, journal: Path, root: Path, *, workers: int, deadline: float = math.inf) -> Result:
     """Runs a chunk.
 
     Args:
@@ -203,7 +202,7 @@ def execute(
         # The caching allocator returns parts of large blocks: an access out of bounds would stay inside a block.
         variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
     write_atomically(journal.with_suffix(".chunk"), msgspec.json.encode(chunk).decode())
-    left = SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+    left = max(0.0, deadline - time.monotonic())
     # In a session of its own, so that its workers can be killed with it.
     process = subprocess.Popen(
         words_of(chunk, week, journal, root, workers=workers),

@@ -19,6 +19,7 @@ from forge_core.proofs.chunks import Chunk, append_outcome, given
 from forge_core.proofs.declare import Week, discover, measured
 from forge_core.proofs.observe import observed
 from forge_core.testing.subject import Subject
+from forge_core.testing.tolerances import bytes_of
 
 #: How often a call is repeated; each repetition has to give the bits of the first.
 REPEATS = 20
@@ -56,7 +57,7 @@ def measure(subject: Subject, variant: str, device: torch.device) -> dict[str, A
             continue
         what = f"{variant} {_what(args)}"
         for _ in range(REPEATS):
-            if not torch.equal(_bits(first), _bits(operator(*args, **options))):
+            if not torch.equal(bytes_of(first), bytes_of(operator(*args, **options))):
                 return _wrong(f"{what}: two calls gave different bits")
         try:
             share = subject.judge(first, args, {}, what)
@@ -81,10 +82,6 @@ def _wrong(problem: str) -> dict[str, Any]:
 
 def _what(args: Iterable[Any]) -> str:
     return ", ".join(f"{tuple(a.shape)} {a.dtype}" if isinstance(a, torch.Tensor) else repr(a) for a in args)
-
-
-def _bits(x: torch.Tensor) -> torch.Tensor:
-    return x.contiguous().reshape(-1).view(torch.uint8)
 
 
 def main(journal: Path) -> None:

@@ -155,7 +155,7 @@ def assert_same_bits(got: torch.Tensor, expected: torch.Tensor, *, what: str = "
         raise AssertionError(f"{what}: strides: expected {expected.stride()}, got {got.stride()}")
     if got.is_conj() or got.is_neg():
         raise AssertionError(f"{what}: expected materialised values, got a lazily conjugated or negated view")
-    left, right = _bytes(got), _bytes(expected)
+    left, right = bytes_of(got), bytes_of(expected)
     for start in range(0, left.numel(), PIECE_BYTES):
         a, b = left[start : start + PIECE_BYTES], right[start : start + PIECE_BYTES]
         if not torch.equal(a, b):
@@ -167,13 +167,14 @@ def assert_same_values(got: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
 
 
-def _bytes(x: torch.Tensor) -> torch.Tensor:
+def bytes_of(x: torch.Tensor) -> torch.Tensor:
+    """The elements of a tensor, in the order of its dimensions, as bytes."""
     return x.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _fail(got: torch.Tensor, expected: torch.Tensor, what: str) -> None:
     size = got.element_size()
-    differs = (_bytes(got) != _bytes(expected)).view(-1, size).any(dim=1)
+    differs = (bytes_of(got) != bytes_of(expected)).view(-1, size).any(dim=1)
     flat = int(differs.nonzero()[0])
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), got.shape))
     raise AssertionError(
