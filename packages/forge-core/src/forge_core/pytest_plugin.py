@@ -14,12 +14,6 @@ import pytest
 
 from forge_core import settings
 
-MARKERS = (
-    "gpu(count=1): needs that many CUDA GPUs; skipped with the reason where there are fewer",
-    "sanitizer: the subset that runs under compute-sanitizer; implies small shapes",
-    "large(gib): needs that much free GPU memory, in GiB",
-)
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--forge-warm week1`` compiles a suite's kernels before the first test; ``--forge-proofs`` adds a summary."""
@@ -50,7 +44,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the markers."""
-    for marker in MARKERS:
+    for marker in (
+        "gpu(count=1): needs that many CUDA GPUs; skipped with the reason where there are fewer",
+        "sanitizer: the subset that runs under compute-sanitizer; implies small shapes",
+        "large(gib): needs that much free GPU memory, in GiB",
+    ):
         config.addinivalue_line("markers", marker)
 
 

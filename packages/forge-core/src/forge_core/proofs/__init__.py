@@ -16,6 +16,7 @@ A package takes part by a module ``proofs`` beside its benchmark: see ``docs/pro
 
 from __future__ import annotations
 
+# Defined elsewhere: the digests of tests follow what a module named `proofs` defines, as a package's declarations.
 from forge_core.proofs.declare import Kernel, Week, week_of
 from forge_core.testing.subject import Subject
 
