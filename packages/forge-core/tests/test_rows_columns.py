@@ -118,3 +118,43 @@ def test_all_kinds_of_operands_of_neighboring_rows(width, dtype):
                     variant = "column" if width > 1 else "auto"
                     got = column_mixed(a, b, weight, s, len(shape) - 2, variant=variant)
                     assert torch.equal(got, mixed_reference(a, b, weight, s, len(shape) - 2)), (shape, begin)
+
+
+def across(rows, count, dtype=FP32):
+    return torch.empty(count, rows, dtype=dtype, device="meta").t()
+
+
+@pytest.mark.parametrize(
+    ("x", "variant", "elements"),
+    [
+        (across(3001, 4), "held", 4),
+        (across(3001, 12), "held", 16),
+        (across(3001, 32, BF16), "held", 32),
+        (across(3001, 33, BF16), "column", None),
+        # Aligned: 16 bits by vectors but for few elements; so too what DRAM limits.
+        (across(4096, 12, BF16), "column", None),
+        (across(4096, 8, BF16), "held", 8),
+        (across(2**20, 16), "column", None),
+        (across(2**18, 16), "held", 16),
+        # Every other element: no vectors, short rows side by side.
+        (torch.empty(4096, 40, device="meta")[:, ::2], "held", 32),
+        (torch.empty(4096, 400, device="meta")[:, ::2], "column", None),
+        (torch.empty(4096, 4000, device="meta")[:, ::2], "stream", None),
+        # Contiguous rows that are read by element: a thread each up to 16.
+        (torch.empty(4096, 9, dtype=BF16, device="meta"), "held", 16),
+        (torch.empty(4096, 7, dtype=BF16, device="meta"), "held", 8),
+    ],
+    ids=str,
+)
+def test_a_thread_has_a_row_of_a_few_elements(x, variant, elements):
+    told = column_total.explain(x, 1, arch="sm_90a")
+    assert told.variant == variant
+    if elements:
+        assert (told.config.lanes, told.config.capacity) == (1, elements)
+
+
+def test_few_long_rows_side_by_side_are_no_work_for_a_block_each():
+    """Where the output lies as the input does not, either by its rows or by its elements."""
+    crosswise = torch.empty(2**18, 16, device="meta").t(), torch.empty(2**18, 16, device="meta").t()
+    weight, s = torch.empty(2**18, device="meta"), torch.empty(16, device="meta")
+    assert column_mixed.explain(*crosswise, weight, s, 1, arch="sm_90a").variant == "column"

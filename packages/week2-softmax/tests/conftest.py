@@ -14,8 +14,8 @@ LADDER_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 #: Bytes of the rows of all tensors read that are sure to fit, by compute capability: with clusters and without.
 HELD = {True: 2**18, False: 2**16}
 GRID = 2**19
-#: Elements of neighboring rows that a thread is sure to hold.
-NEIGHBORS = 16
+#: Elements of a row that a thread is sure to hold.
+ALONE = 16
 #: Bytes of a row that a block of single_pass holds at most.
 LONGEST = 160 * 1024
 
@@ -38,11 +38,8 @@ def able(variant, x, dim, *, tensors=1, op="softmax"):
         return not contiguous
     if variant == "split":
         return op != "logsumexp_backward"  # the parts of a row have nothing to exchange
-    if variant == "held" and not contiguous:  # a thread holds each of neighboring rows
-        other = 1 - dim % 2
-        if length == 1 or x.shape[other] == 1 or x.stride(other) > x.stride(dim) or length > 2 * NEIGHBORS:
-            return None if length == 1 else False
-        return True if length <= NEIGHBORS else None
+    if variant == "held" and not contiguous:  # a thread holds a row
+        return None if length == 1 else True if length <= ALONE else None if length <= 2 * ALONE else False
     if variant == "held":
         return True if nbytes <= HELD[clusters] else None
     if variant == "grid":

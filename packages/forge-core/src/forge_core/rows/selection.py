@@ -1,7 +1,7 @@
 """Selects the variant and the configuration of a launch.
 
     contiguous rows           held        lanes, a block or a cluster hold a row on chip; one read
-    few elements a row        held        a thread each, where neighboring rows are unaligned or the program is long
+    few elements a row        held        a thread each, where rows of another stride are unaligned or folds several
     few long rows             grid        all blocks of the GPU hold them and exchange through global memory; one read
     longer rows               stream      a block per row; a read for all folds (without a merge for each), one to write
     few of them               split       parts of rows, a launch per pass; the same reads
@@ -140,10 +140,12 @@ def _accumulating(binding: Binding, problem: Problem, device: Device) -> tuple[s
 def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal:
     """Selection for all other programs."""
     held = _held(binding, problem, device)
-    beside = problem.kind in ("outer", "strided") and _beside(problem)
-    column = _column(binding, problem, device) if beside else None
-    by_threads = isinstance(held, HeldConfig) and _by_threads(binding, problem, held, column, device)
-    if isinstance(column, ColumnConfig) and not by_threads:
+    column = _column(binding, problem, device) if problem.kind in ("outer", "strided") else None
+    if (
+        isinstance(column, ColumnConfig)
+        and _beside(problem, device)
+        and not (isinstance(held, HeldConfig) and _by_threads(binding, problem, held, column, device))
+    ):
         tiles = tiling(column, problem, device)
         return "column", column, f"tiles of {tiles.rows} neighboring rows, in {tiles.parts} parts"
     if isinstance(held, HeldConfig):
@@ -164,22 +166,27 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
     return streamed if isinstance(streamed, Refusal) else ("stream", streamed, f"a block a row, since `held` {held}")
 
 
-def _by_threads(binding: Binding, problem: Problem, thread: HeldConfig, column: Any, device: Device) -> bool:
-    """Whether a thread for each of neighboring rows is faster than tiles of them, by ``column`` if it can."""
-    aligned, folds = isinstance(column, ColumnConfig) and column.align == "whole", len(binding.program.folds)
-    if not folds:  # a map: tiles spread few rows over more blocks
+def _by_threads(binding: Binding, problem: Problem, thread: HeldConfig, column: ColumnConfig, device: Device) -> bool:
+    """Whether a thread for each row of a few elements is faster than tiles of neighboring rows."""
+    aligned, folds = column.align == "whole", len(binding.program.folds)
+    if not folds and problem.kind == "outer":  # a map: tiles spread few rows over more blocks
         return not aligned and problem.rows >= thread.threads * device.sm_count
     if folds == 1 and aligned and not binding.operands.writes and problem.read_bytes > _STREAMED:
         return False
     # Tiles load aligned 16-bit elements by far fewer instructions.
-    return folds > 1 or not aligned or binding.widest_vec <= _FEW_CHUNKS or thread.capacity <= 2 * _FEW_CHUNKS
+    return folds != 1 or not aligned or binding.widest_vec <= _FEW_CHUNKS or thread.capacity <= 2 * _FEW_CHUNKS
 
 
-def _beside(problem: Problem) -> bool:
-    """Whether the stride between rows is at most that between the elements of a row."""
-    rows = max((abs(problem.kept[-1].strides[i]) for i in problem.stepping), default=0)
-    elements = min((abs(problem.reduced[-1].strides[i]) for i in problem.stepping), default=0)
-    return problem.kept[-1].size > 1 and rows <= elements
+def _beside(problem: Problem, device: Device) -> bool:
+    """Whether rows are read faster side by side than one after the other.
+
+    If neighbors are at most as far apart as the elements of a row; or, if that is so in some operand, for too few rows
+    to give each multiprocessor one; or if rows have fewer elements than a block of threads.
+    """
+    kept, reduced = problem.kept[-1], problem.reduced[-1].strides
+    closer = [abs(kept.strides[i]) <= abs(reduced[i]) for i in problem.stepping]
+    few = problem.rows < device.sm_count and any(closer)
+    return kept.size > 1 and (all(closer) or few or problem.length < COLUMN_THREADS)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -239,7 +246,7 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
     """Selects among configurations that hold a row in lanes, a block or a cluster; or a Refusal."""
     aligns = _aligns(problem)
     if isinstance(aligns, Refusal):
-        return _neighbors(binding, problem, device) or aligns
+        return _alone(binding, problem, device) or aligns
     for group in _held_groups(binding, device, *aligns):
         fits = _fitting(group, problem)
         if fits:
@@ -274,9 +281,9 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
     return best
 
 
-def _neighbors(binding: Binding, problem: Problem, device: Device) -> HeldConfig | None:
-    """Selects the configuration that holds each of neighboring rows in a thread, if it can."""
-    if problem.kind == "empty" or len(problem.reduced) > 1 or len(problem.kept) > MANY_DIMS or not _beside(problem):
+def _alone(binding: Binding, problem: Problem, device: Device) -> HeldConfig | None:
+    """Selects the configuration whose threads each hold a row of any stride, if it can."""
+    if problem.kind == "empty" or len(problem.reduced) > 1 or len(problem.kept) > MANY_DIMS:
         return None
     threads = (c for c in _listed(binding, device, HeldConfig, "element") if c.reduced)
     return next(iter(_fitting(threads, problem)), None)
