@@ -1,7 +1,7 @@
 """The public operators of week 2: softmax and its family.
 
-Each body checks a call's metadata and allocates its output; that is the operator's fake, and the first step of a real
-call.  The arithmetic is in ``program``; the gradients are operators too, in ``backward``.
+Each body checks a call's metadata and allocates its output; that is the operator's fake.  A call with new metadata runs
+it once, on meta tensors.  The arithmetic is in ``program``; the gradients are operators too, in ``backward``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def softmax(x: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None, *,
     Returns:
         A contiguous tensor of the shape of ``x``; differentiable.  A row that holds NaN or +inf, or nothing but -inf,
         is NaN.  fp16, bf16 and fp32 are computed in fp32, fp64 in fp64; the same input on the same device gives the
-        same bits every time.  Under CUDA's autocast ``dtype`` is float32.
+        same bits every time.  Under CUDA's autocast 16-bit inputs have ``dtype=torch.float32``,
+        where none is given.
 
     Raises:
         DimError: a dimension out of range; an IndexError too.

@@ -46,14 +46,14 @@ class Traceable:
 
     function: Any  #: the @cute.jit callable
     arguments: tuple[Any, ...]  #: examples, of which only the types matter: fake tensors, null pointers, a fake stream
-    name: str  #: short and stable, for profilers
+    name: str  #: short and stable
 
 
 @dataclass(frozen=True)
 class Compiled:
     """A compiled kernel."""
 
-    launch: Callable[..., Any]  #: the native function; takes integers: pointers, sizes, the stream
+    launch: Callable[..., Any]  #: the native function; takes pointers, the numbers of the launch, the stream
     key: KernelKey
     seconds: float  #: compile time, in this process or another
     origin: str = "compiled"  #: in this process; or loaded from "cache" or "bundle"

@@ -9,8 +9,9 @@ so (``Rules.cpu_autograd``).  Otherwise launch and autograd rules are those of t
 not depend on the path.
 
 The second half of this module serves the most common call: one tensor, and at most one int.  Such a call is compared
-with the previous one by a cached guard; on a mismatch it is looked up in a small table in front of the launch table.
-Any other call is looked up by a key of all its arguments; one whose launch has a workspace, in the launch table.
+with one before by a cached guard, which is replaced at every 16th mismatch; on a mismatch it is looked up in a small
+table in front of the launch table; if its launch has a workspace, in the launch table.  Any other call is looked up by
+a key of all its arguments.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from forge_core.op.table import ALIGNMENT_MASK, Bound, LaunchTable
 #: Runs a call, given its positional arguments.
 Serve: TypeAlias = Callable[[tuple[Any, ...]], Any]
 
-#: What recording a call needs: how to run it, the omitted positional arguments, and the keyword-only arguments.
+#: What recording a call needs: how to run it, its positional arguments behind the tensor, its keyword-only arguments.
 Saved: TypeAlias = tuple[Serve, tuple[Any, ...], dict[str, Any]]
 
 #: An entry for a call of one tensor: launch, device index, and how to record it.
@@ -195,9 +196,9 @@ def _of_one_tensor(
         record: runs a call of a tensor that requires grad; None if the operator is not differentiable.
     """
     ready: dict[Any, Ready] = {}
-    # The previous call: guard, address modulo alignment, int argument, ambient state, entry.
+    # The guarded call: guard, address modulo alignment, int argument, ambient state, entry.
     last: tuple[Callable[[object], bool], int, int | None, Any, Ready | None] = (guard.nothing, 0, None, None, None)
-    # The previous call of a CPU tensor without an autograd rule of ours: guard, int argument, ambient state, reference.
+    # The guarded call of a CPU tensor without an autograd rule of ours: guard, int argument, ambient state, reference.
     referred: tuple[Callable[..., Any], int | None, Any, Callable[..., Any]] = guard.nothing, None, None, guard.nothing
     mismatches = 0
     schema, cpu_autograd = rules.schema, rules.cpu_autograd

@@ -20,8 +20,9 @@ class Rules:
 
     Attributes:
         schema: the functional schema, with every parameter of the public call, a tensor first.
-        like: checks the metadata of a call and allocates its output: the fake kernel, and the first step of a real
-            call.  A result that a call does not compute is empty, and its pointer is not passed to the kernel.
+        like: checks the metadata of a call and allocates its output: the fake kernel.  A call with new metadata
+            runs it once, on meta tensors.  A result that a call does not compute is empty, and its pointer is not
+            passed to the kernel.
         reference: implements the operator in plain PyTorch; takes the schema's arguments without ``variant``, and
             returns the strides that ``like`` allocates.
         plan: ``plan(device, out, *arguments) -> Launch``: selects kernel, configuration and launch arguments.  A pure

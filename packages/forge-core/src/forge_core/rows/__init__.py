@@ -9,7 +9,7 @@
     config      configurations, each compiled to one kernel
     listing     the configurations of a program, an enumerable list
     selection   the variant and configuration of a launch
-    thresholds  the measured numbers that selection decides by
+    thresholds  the numbers that selection decides by
     arguments   the integers of a launch, and the size of its workspace
     teams       configurations, selection and arguments of the persistent kernel
 

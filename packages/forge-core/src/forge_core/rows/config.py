@@ -159,7 +159,8 @@ class SharedRowConfig(RowConfig):
     """Fields of kernels whose threads share rows on chip.
 
     Attributes:
-        lanes: lanes per row, a power of two; 0: all threads of the row's blocks, whose number is a launch argument.
+        lanes: lanes per row, a power of two; 0: all threads of the row's blocks; threads per block are then a launch
+            argument.
         blocks: blocks of the cluster that shares a row.
     """
 

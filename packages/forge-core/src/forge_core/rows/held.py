@@ -70,7 +70,7 @@ class Held(HeldConfig, SharedRowKernel):
         thread, (block, group, _) = cute.arch.thread_idx()[0], map(Uint32, cute.arch.block_idx())
         if const_expr(not self.in_grid):
             block, group = block % (self.blocks or parts), block // (self.blocks or parts)
-        # This thread's index among the threads of the row.
+        # who: index of this thread among those of the row; rank of its block in the row; threads per block, or lanes.
         rank, width = Int32(block), threads if const_expr(self.sized) else self.lanes
         who = (rank * width + thread if const_expr(self.sized) else thread % width), rank, width
         monoids, sharers = self.exchanged(), Sharers(threads, self.threads, max(self.blocks, 1), rank)

@@ -54,7 +54,7 @@ READ_ONCE = (2**25, 2**28)
 
 
 class RowKernel(RowConfig):
-    """Mixin of row configurations: a configuration with it is the kernel."""
+    """Base of kernels: each inherits from its configuration class too, and is made of a configuration's fields."""
 
     # ------------------------------------------------------------------------------------------------- arguments
 

@@ -50,7 +50,7 @@ def like(
 ) -> torch.Tensor:
     """Checks the metadata of a call and allocates its output: the body of most operators, and their fake.
 
-    It computes nothing: the kernel, or the reference, writes the output.
+    It computes nothing: the kernel writes the output, or the reference returns it.
 
     Args:
         op: the operator's name, for messages.

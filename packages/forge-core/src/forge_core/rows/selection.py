@@ -3,7 +3,7 @@
     contiguous rows           held        lanes, a block or a cluster hold a row on chip; one read
     few elements a row        held        a thread each, where rows of another stride are unaligned or folds several
     few long rows             grid        all blocks of the GPU hold them and exchange through global memory; one read
-    longer rows               stream      a block per row; a read for all folds (without a merge for each), one to write
+    longer rows               stream      a block per row; one read for all folds (each, without a merge), one to write
     few of them               split       parts of rows, a launch per pass; the same reads
     neighboring rows          column      in neighboring threads; a block, a cluster or parts per tile
     any others                stream      by element

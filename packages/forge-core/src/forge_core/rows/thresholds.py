@@ -1,7 +1,7 @@
-"""The numbers that selection decides by, measured on each GPU: see ``forge_core.thresholds``.
+"""The numbers that selection decides by: defaults, until `nox -s tune` measures them: see ``forge_core.thresholds``.
 
 They hold for all row operators.  A package that has benchmarks to measure them on declares :func:`row_thresholds` as
-its own, and `nox -s tune` then measures them.
+its own.
 """
 
 from __future__ import annotations
