@@ -35,7 +35,7 @@ def arguments(
 
 
 def _padded(dims: tuple[Dim, ...], rank: int, *, behind: bool = False) -> list[int]:
-    """Sizes and strides, padded to ``rank`` dims of size 1; ``behind``: at the end, as all but the first are divided by."""
+    """Sizes and strides, padded to ``rank`` dims of size 1; ``behind``: at the end, for the first needs no division."""
     found = [n for dim in dims for n in (dim.size, *dim.strides)]
     ones = [1, *[0] * len(dims[0].strides)] * (rank - len(dims))
     return found + ones if behind else ones + found
