@@ -114,11 +114,18 @@ def watch(
     # Kernels are compiled in the profiled process; the variable is part of the compile cache's key.
     variables |= {"CUTE_DSL_LINEINFO": "1"} if request.lines else {}
     printed: list[str] = []
-    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     environ = {**os.environ, **variables}
     with (
         log.open("w", encoding="utf-8") as file,
-        subprocess.Popen(command, env=environ, cwd=ROOT, **pipe) as process,
+        subprocess.Popen(
+            command,
+            env=environ,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
     ):
         for line in cast("IO[str]", process.stdout):  # a pipe, as it was asked for
             printed.append(line)
