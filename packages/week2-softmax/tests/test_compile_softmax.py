@@ -87,6 +87,14 @@ def test_a_gradient_holds_two_tensors_and_one_without_a_reduction_needs_no_clust
     assert (told.variant, told.config.vec, told.read) == ("held", 4, 4096 * 4 + 4096 * 1024 * 4)
 
 
+def test_a_row_of_the_whole_gpu_has_two_blocks_a_multiprocessor_where_several_folds_overlap():
+    told, gradient = explain("softmax", (2, 2**20)), explain("softmax_backward", (2, 2**19))
+    assert (told.variant, told.config.align, told.config.chunks, told.config.resident) == ("grid", "whole", 4, 2)
+    # 512 threads hold 4 vectors of 4 elements each: 256 blocks, on 132 multiprocessors.
+    assert 132 < 2 * 2**20 // (512 * 4 * 4) <= 2 * 132
+    assert (gradient.variant, gradient.config.resident) == ("grid", 1)
+
+
 def test_a_length_compiles_no_kernel_of_its_own():
     shapes = [(rows, length) for rows in (500, 40000) for length in range(100, 60000, 397)]
     configs = {explain("softmax", shape, dtype=dtype).config for shape in shapes for dtype in (FP32, BF16)}

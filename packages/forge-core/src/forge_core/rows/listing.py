@@ -39,8 +39,8 @@ _STAGED_THREADS, _STAGED, _STAGED_KEPT, _STAGED_CONVERTED, _STAGED_COLUMNS = 448
 # Rows of up to 128 vectors: threads per block, lanes per row, chunks.
 _WARP_ROWS = ((128, 1, 2), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
 # Rows that are read by element, with a block for those of more than 128: threads per block, lanes per row, elements per
-# lane, rows per lane group.  A thread reads rows of another stride, too.  Several lanes have contiguous rows of 5 to 16
-# elements only where they are written.
+# lane, rows per lane group.  Rows of one thread may be strided.  Of programs without outputs, one thread also reads
+# contiguous rows of 5 to 16 elements, in place of 2 or 4 lanes.
 _ELEMENT_ROWS = ((128, 1, 4, 2), (128, 2, 4, 2), (128, 4, 4, 1), (128, 16, 8, 1), (512, 0, 8, 1))
 _THREAD_ROWS = ((128, 1, 8, 1), (128, 1, 16, 1), (128, 1, 32, 1))
 

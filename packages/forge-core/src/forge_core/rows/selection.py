@@ -1,11 +1,12 @@
 """Selects the variant and the configuration of a launch.
 
     contiguous rows           held        lanes, a block or a cluster hold a row on chip; one read
-    few elements a row        held        a thread each, where rows of another stride are unaligned or folds several
+    short strided rows        held        a thread holds a row of up to 32 elements
     few long rows             grid        all blocks of the GPU hold them and exchange through global memory; one read
     longer rows               stream      a block per row; one read for all folds (each, without a merge), one to write
     few of them               split       parts of rows, a launch per pass; the same reads
-    neighboring rows          column      in neighboring threads; a block, a cluster or parts per tile
+    neighboring rows          column      in neighboring threads; a block, a cluster or parts per tile; other strided
+                                          rows too, if they are short, or fewer than multiprocessors
     any others                stream      by element
     sums over rows            persistent  teams process rows one after the other
 
@@ -167,7 +168,7 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
 
 
 def _by_threads(binding: Binding, problem: Problem, thread: HeldConfig, column: ColumnConfig, device: Device) -> bool:
-    """Whether a thread for each row of a few elements is faster than tiles of neighboring rows."""
+    """Whether a short strided row is read faster by one thread than in a tile of neighboring rows."""
     aligned, folds = column.align == "whole", len(binding.program.folds)
     if not folds and problem.kind == "outer":  # a map: tiles spread few rows over more blocks
         return not aligned and problem.rows >= thread.threads * device.sm_count
@@ -180,10 +181,10 @@ def _by_threads(binding: Binding, problem: Problem, thread: HeldConfig, column: 
 
 
 def _beside(problem: Problem, device: Device) -> bool:
-    """Whether rows are read faster side by side than one after the other.
+    """Whether tiles of neighboring rows are faster than a block for each row.
 
-    If neighbors are at most as far apart as the elements of a row; or, if that is so in some operand, for too few rows
-    to give each multiprocessor one; or if rows have fewer elements than a block of threads.
+    They are if the stride between rows is at most that between the elements of a row in all operands; if so in one
+    operand, for fewer rows than multiprocessors; and for rows of fewer elements than a block has threads.
     """
     kept, reduced = problem.kept[-1], problem.reduced[-1].strides
     closer = [abs(kept.strides[i]) <= abs(reduced[i]) for i in problem.stepping]
