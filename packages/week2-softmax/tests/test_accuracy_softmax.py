@@ -104,6 +104,23 @@ def test_many_rows(dtype, rows):
             check_bound(name, x, 0)
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_permuted_rows(name, dtype):
+    """Rows whose elements are apart, with neighbors beside them, and whose results are contiguous."""
+    shapes = ((700, 3), (1, 90), (5000, 20), (33, 33), (40, 64), (4300, 65), (129, 257), (12, 4097), (300, 3000))
+    for rows, count in shapes:
+        x = numbers("wide", count, rows, dtype)
+        check_bound(name, x.t(), -1, what="permuted")
+        if name in OF_TWO:
+            y, subject = getattr(torch, name.removesuffix("_backward"))(x.t(), -1), SUBJECTS[name]
+            for args in ((x.t(), y, -1), (x.t(), y.t().contiguous().t(), -1)):
+                subject.judge(subject.operator(*args), args, {}, f"{name} {rows} {count}")
+        if rows % 4 == 0:  # the dim along which rows are neighbors is not the result's innermost one
+            check_bound(name, x.view(count, 4, rows // 4).permute(2, 1, 0), -1, what="reversed")
+            check_bound(name, x.view(4, count, rows // 4).transpose(1, 2), -1, what="batch")
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("variant", ENGINE)
 @pytest.mark.parametrize("name", SUBJECTS)

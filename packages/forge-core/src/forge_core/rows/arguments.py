@@ -23,6 +23,7 @@ FULL = 0.9
 #: Minimum width of a tile in vectors of 16 bytes: a cache line; two lines if rows are split; a sector if otherwise
 #: multiprocessors would be idle.
 LINE, LINES, SECTOR = 8, 16, 2
+WARP = 32
 
 
 def arguments(
@@ -97,6 +98,8 @@ class Tiling(NamedTuple):
 def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
     """The tiling of a problem for a configuration that supports it."""
     target, program = _target_blocks(config, device), config.binding.program
+    if config.transposes:
+        return _transposed_tiling(config, problem, config.resident * device.sm_count)
     if config.blocks > 1:
         return _cluster_tiling(config, problem, config.resident * device.sm_count)
     found = _tile(config, problem, LINE, target)
@@ -129,6 +132,21 @@ def _cluster_tiling(config: ColumnConfig, problem: Problem, resident: int) -> Ti
         if iterations <= longest * parts and found.tiles * parts >= least:
             return found._replace(parts=parts)
     return found._replace(parts=1)
+
+
+def _transposed_tiling(config: ColumnConfig, problem: Problem, resident: int) -> Tiling:
+    """The tiling of rows that are transposed: a warp of neighboring rows, or as many as one iteration holds.
+
+    ``resident``: resident blocks of the GPU.
+    """
+    inner, parts = problem.kept[-1].size, 1
+    width = max(WARP, config.threads * config.chunks >> (problem.length - 1).bit_length())
+    width = min(width, config.threads, inner)
+    groups = min(config.threads // width, problem.length)
+    tiles, iterations = -(-inner // width) * (problem.rows // inner), -(-problem.length // (groups * config.chunks))
+    while 2 * parts <= min(config.blocks, iterations) and 2 * parts * tiles <= resident:
+        parts *= 2
+    return Tiling(parts, width, width, groups * width, tiles, groups)
 
 
 def _parts(tiles: int, iterations: int, target: int, resident: int) -> int:

@@ -37,7 +37,7 @@ from forge_core.cute.monoid import get, kept, put
 from forge_core.rows.config import ColumnConfig
 from forge_core.rows.kernel import row_builder
 from forge_core.rows.parted import ALL, PartedKernel
-from forge_core.rows.tile import Tile, load_tile, store_tile
+from forge_core.rows.tile import Tile, load_tile, writer
 
 
 class Column(ColumnConfig, PartedKernel):
@@ -128,9 +128,10 @@ class Column(ColumnConfig, PartedKernel):
             constants = [program.constants(totals[r], row_values[r]) for r in range(vec)]
             for r, one in enumerate(tile.first_of_row()):
                 self.write_results(gs[r], constants[r], row_values[r], one & (part == 0))
-            store_tile(tile, g, pieces, constants, begin, end)
+            store = writer(tile, g, smem, lambda row: self.neighbor(g0, dims, row), inner - first)
+            store(pieces, constants, begin, end)
             for i in cutlass.range(rest, end, self.chunks, unroll=1):
-                store_tile(tile, g, load_tile(tile, g, gs, i, end), constants, i, end)
+                store(load_tile(tile, g, gs, i, end), constants, i, end)
         else:
             # Neighboring threads write what neighboring rows have, from shared memory.
             most = cutlass.select_(part == 0, step, 0) if const_expr(self.blocks > 1) else step

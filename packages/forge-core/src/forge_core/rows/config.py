@@ -1,7 +1,7 @@
 """Configurations of the row engine's kernels: frozen dataclasses, one compiled kernel each.
 
 Sizes, strides and addresses are runtime arguments of a launch, so that a new shape compiles nothing unless it selects a
-configuration of its program and dtypes that no earlier shape has: there are up to 55.
+configuration of its program and dtypes that no earlier shape has: there are up to 56.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from forge_core.device import Device
 from forge_core.rows.binding import Binding
 
 #: Kept dims of kernels for rows indexed by several dims; fewer are padded with dims of size 1.
@@ -20,15 +19,8 @@ MANY_DIMS = 4
 ALL_DIMS = 16
 #: Maximum threads per block of the column kernel.
 COLUMN_THREADS = 256
-#: Shared memory that CUDA reserves per block.
-RESERVED_SHARED = 1024
 #: Grids have fewer blocks than this, and 32-bit element numbers end here.
 LIMIT = 2**31
-
-
-def spare_registers(device: Device) -> int:
-    """Registers per thread for addresses, predicates and a vector in conversion: more from sm_100 on, by ptxas."""
-    return 32 if device.capability >= (10, 0) else 24
 
 
 @dataclass(frozen=True)
@@ -352,11 +344,13 @@ class ColumnConfig(RowConfig):
             any number of parts per row and a launch per pass.
         overlap: programmatic dependent launch of the passes.
         blocks: maximum blocks of a cluster that shares a tile, whose number is a launch argument.
+        transposes: outputs are contiguous along rows instead, and written through shared memory.
     """
 
     held: bool = False
     overlap: bool = False
     blocks: int = 1
+    transposes: bool = False
 
     @property
     def sizes(self) -> int:
@@ -372,6 +366,11 @@ class ColumnConfig(RowConfig):
     def exchange_partials(self) -> int:
         """Partial results of an exchange in shared memory: one per element of the block, and those of a cluster."""
         return self.threads * self.vec * (2 if self.blocks > 1 else 1)
+
+    def shared(self, threads: Any) -> Any:
+        """Bytes of shared memory per block: exchanges; transposed outputs of an iteration, a gap behind a row."""
+        names, most = self.binding.program.operands.writes if self.transposes else (), threads * (self.chunks + 1)
+        return super().shared(threads) + sum(most * self.binding.dtype(name).itemsize + 16 for name in names)
 
     @property
     def registers(self) -> int:
@@ -395,4 +394,5 @@ class ColumnConfig(RowConfig):
     @property
     def idea(self) -> str:
         """The kernel's name."""
-        return "column_cluster" if self.blocks > 1 else f"column_{'held' if self.held else 'split'}"
+        one = "cluster" if self.blocks > 1 else "held"
+        return f"column_{'transposed' if self.transposes else one if self.held else 'split'}"

@@ -14,14 +14,12 @@ from forge_core.rows.config import (
     ALL_DIMS,
     COLUMN_THREADS,
     MANY_DIMS,
-    RESERVED_SHARED,
     ColumnConfig,
     HeldConfig,
     RowConfig,
     StreamConfig,
-    spare_registers,
 )
-from forge_core.rows.teams import persistent_configurations
+from forge_core.rows.teams import RESERVED_SHARED, persistent_configurations, spare_registers
 
 # Maximum registers per thread: beyond, the compiler spills converted vectors.
 _MOST_REGISTERS = 160
@@ -188,3 +186,6 @@ def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
             yield ColumnConfig(binding, align, *sizes, held, overlap)
         if folds and not columns and not names.writes and align in ("whole", "skewed") and max_cluster(device) > 1:
             yield ColumnConfig(binding, align, COLUMN_THREADS, each, spare, MANY_DIMS, 1, most, held=True, blocks=8)
+    if names.writes:
+        blocks, sizes = min(8, max_cluster(device)) if folds else 1, (COLUMN_THREADS, 8, spare, MANY_DIMS, 1, most)
+        yield ColumnConfig(binding, "element", *sizes, held=True, blocks=blocks, transposes=True)

@@ -59,7 +59,7 @@ class Problem:
 
     Attributes:
         operands: the operands.
-        kept: kept dims, largest stride first; at least one.
+        kept: kept dims, largest stride first, but last that along which ``strided`` rows are neighbors; at least one.
         reduced: reduced dims, largest stride first; at least one.
         itemsizes: bytes per element, for each operand.
         offsets: address of the first element modulo 16, for each operand.
@@ -122,13 +122,18 @@ class Problem:
         reduced: list[Dim] = []
         for i, own in enumerate(zip(*strides, strict=True)):
             (reduced if i in dims else kept).append(Dim(shape[i], own))
-        return cls(
-            operands,
-            canonical(kept) or (Dim(1, (0,) * len(strides)),),
+        rows = canonical(kept) or (Dim(1, (0,) * len(strides)),)
+        rest = (
             canonical(reduced) or (Dim(1, tuple([int(name in operands.elementwise) for name in operands.tensors])),),
             tuple(map(torch.Tensor.element_size, tensors)),
             tuple([t.data_ptr() % ACCESS for t in tensors]),
         )
+        problem = cls(operands, rows, *rest)
+        if problem.kind == "strided" and len(rows) > 1:
+            # Rows that are neighbors in the first operand.
+            nearest = min(reversed(rows), key=lambda dim: abs(dim.strides[0]))
+            problem = cls(operands, (*(dim for dim in rows if dim is not nearest), nearest), *rest)
+        return problem
 
     def _kind(self) -> str:
         if self.rows == 0 or self.length == 0:
@@ -187,6 +192,14 @@ class Problem:
         one = Dim(length, tuple([int(i in self.stepping) for i in range(count)]))
         kept = kept or (Dim(1, (0,) * count),)
         return Problem(self.operands, kept, (one,), self.itemsizes, self.offsets).alignment.vec
+
+    @property
+    def transposes(self) -> bool:
+        """Whether rows are contiguous in all outputs of row length, and neighbors in an input: a permuted tensor."""
+        kept, step = self.kept[-1].strides, self.reduced[0].strides
+        written = [step[i] for i in self.stepping if i >= self.operands.inputs]
+        near = any(abs(kept[i]) < abs(step[i]) for i in self.stepping if i < self.operands.inputs)
+        return self.kind == "strided" and len(self.reduced) == 1 and {*written} == {1} and near
 
     def of_rows(self, least: int) -> Problem:
         """A copy with at least ``least`` rows, for a selection that does not depend on their number."""

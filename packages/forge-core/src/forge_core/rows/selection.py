@@ -26,7 +26,7 @@ from forge_core.choice import Refusal, refuse, require_known
 from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.op.launch import Variant
-from forge_core.rows.arguments import FEW_SINGLE_STEPS, block_threads, row_parts, tiling
+from forge_core.rows.arguments import FEW_SINGLE_STEPS, FEW_STEPS, block_threads, row_parts, tiling
 from forge_core.rows.binding import Binding
 from forge_core.rows.config import (
     ALL_DIMS,
@@ -170,6 +170,8 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
 def _by_threads(binding: Binding, problem: Problem, thread: HeldConfig, column: ColumnConfig, device: Device) -> bool:
     """Whether a short strided row is read faster by one thread than in a tile of neighboring rows."""
     aligned, folds = column.align == "whole", len(binding.program.folds)
+    if column.transposes:
+        return problem.length < column.chunks  # a thread reads and writes as many elements of a row there
     if not folds and problem.kind == "outer":  # a map: tiles spread few rows over more blocks
         return not aligned and problem.rows >= thread.threads * device.sm_count
     if folds == 1 and aligned and not binding.operands.writes and problem.read_bytes > _STREAMED:
@@ -189,7 +191,7 @@ def _beside(problem: Problem, device: Device) -> bool:
     kept, reduced = problem.kept[-1], problem.reduced[-1].strides
     closer = [abs(kept.strides[i]) <= abs(reduced[i]) for i in problem.stepping]
     few = problem.rows < device.sm_count and any(closer)
-    return kept.size > 1 and (all(closer) or few or problem.length < COLUMN_THREADS)
+    return kept.size > 1 and (all(closer) or few or problem.transposes or problem.length < COLUMN_THREADS)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -344,16 +346,22 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
     if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
         return Refusal(f"at most {MANY_DIMS} dims that cannot be merged", "more")
     kind, one = problem.column_alignment(binding.widest_vec, COLUMN_THREADS), len(problem.reduced) == 1
-    listed = [config for config in _listed(binding, device, ColumnConfig, kind) if one or config.reduced > 1]
+    listed: list[ColumnConfig] = list(_listed(binding, device, ColumnConfig, kind))
+    for config in listed:
+        if config.transposes and problem.transposes:
+            tiles = tiling(config, problem, device)
+            few = tiles.tiles * tiles.parts * 2 < device.sm_count
+            if not few or problem.length <= FEW_STEPS * tiles.parts * tiles.groups * config.chunks:
+                return config
+    listed = [config for config in listed if not config.transposes and (one or config.reduced > 1)]
     fits = [config for config in listed if config.blocks == 1]
-    # The first holds rows in one block.
-    config: ColumnConfig = fits[-1]
+    config = fits[-1]  # the first holds rows in one block
     tiles = tiling(config, problem, device)
     # Few elements: a single launch that reads them one by one, in narrow tiles.
     for single in _listed(binding, device, ColumnConfig, "element") if kind in ("shifted", "skewed") and one else ():
         narrow = tiling(single, problem, device)
         few = problem.length <= FEW_SINGLE_STEPS * narrow.groups and narrow.tiles <= 4 * device.sm_count
-        if single.held and narrow.parts == 1 and few:
+        if single.held and not single.transposes and narrow.parts == 1 and few:
             config, fits, tiles = single, [single], narrow
     if tiles.parts == 1:
         config = fits[0]

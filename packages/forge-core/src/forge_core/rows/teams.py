@@ -14,9 +14,11 @@ from typing import Any
 from forge_core.choice import Refusal, max_cluster
 from forge_core.device import Device
 from forge_core.rows.binding import Binding
-from forge_core.rows.config import ALL_DIMS, LIMIT, MANY_DIMS, RESERVED_SHARED, SharedRowConfig, spare_registers
+from forge_core.rows.config import ALL_DIMS, LIMIT, MANY_DIMS, SharedRowConfig
 from forge_core.rows.problem import Problem
 
+#: Shared memory that CUDA reserves per block.
+RESERVED_SHARED = 1024
 #: Registers per thread for sums over rows and column operands, which stay for all rows.
 _KEPT = 48
 #: Maximum elements of a row per thread; of rows read by element; of those with several reduced dims.
@@ -30,6 +32,11 @@ _IN_FLIGHT = 64 * 1024
 _TEAM_THREADS, _WARP_THREADS, _LANES = (256, 512), 128, ((4, 2), (8, 2), (16, 2), (32, 2), (32, 4))
 #: Multiprocessors of a GPC, within which a cluster is placed.
 _GROUP = 16
+
+
+def spare_registers(device: Device) -> int:
+    """Registers per thread for addresses, predicates and a vector in conversion: more from sm_100 on, by ptxas."""
+    return 32 if device.capability >= (10, 0) else 24
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32
+from cutlass.memory import SmemAllocator
 
 from forge_core.cute.copy import copy_if, head_elements, load_if, neighbors, store_if
 from forge_core.cute.exchange import Places
@@ -222,6 +223,57 @@ def store_tile(
             copy_if(rY_n[None, c], gY, whole)
             if tile.ragged:
                 _store_edge(rY_n[None, c], gY, ok, some)
+
+
+def writer(tile: Tile, g: dict[str, cute.Tensor], smem: SmemAllocator, row: Any, left: Int64) -> Any:
+    """:func:`store_tile` of a tile, or a function that writes outputs along the rows.
+
+    Args:
+        tile: the tile.
+        g: the row of the thread's first place.
+        smem: allocator of shared memory.
+        row: ``row(r)``: a row of the tile.
+        left: rows from the tile's first one on.
+    """
+    kernel, names = tile.kernel, tile.kernel.binding.program.operands.writes
+    if not kernel.transposes:
+        return partial(store_tile, tile, g)
+    most = cute.make_layout(kernel.threads * (kernel.chunks + 1))
+    sY = [smem.allocate_tensor(g[name].element_type, most, byte_alignment=16) for name in names]
+
+    rows = Int32(cutlass.min(Int64(tile.width), left))
+
+    def outputs(r: Int32) -> list[cute.Tensor]:
+        g_r = row(Int64(r))
+        return [g_r[name] for name in names]
+
+    def store(pieces: list[Piece], constants: list[Any], begin: Int32, end: Int32) -> None:
+        outs = zip(sY, kernel.binding.program.map(pieces[0], constants[0]), strict=True)
+        _store_rows(tile, sY, [y.to(s.element_type) for s, y in outs], outputs, rows, begin, end)
+
+    return store
+
+
+@cute.jit
+def _store_rows(tile: Tile, sY: list, out: list, outputs: cutlass.Constexpr, rows: Int32, begin: Int32, end: Int32):
+    """Writes a thread's elements at ``chunks`` steps from ``begin``, before ``end``."""
+    thread, groups, chunks = cute.arch.thread_idx()[0], tile.groups, tile.kernel.chunks
+    first, pitch = begin * groups, chunks * groups | 1  # odd: neighboring rows are in different banks
+    count = cutlass.min(cutlass.min(chunks, end - begin) * groups, tile.length - first)
+    cute.arch.sync_threads()  # the iteration before is written
+    if tile.inside:
+        for k in cutlass.range_constexpr(len(sY)):
+            for c in cutlass.range_constexpr(chunks):
+                sY[k][tile.first * pitch + c * groups + tile.start] = out[k][c]
+    cute.arch.sync_threads()
+    lanes = Int32(32)
+    for fewer in cutlass.range_constexpr(4, 1, -1):
+        lanes = Int32(cutlass.select_(count <= 1 << fewer, 1 << fewer, lanes))
+    for r in cutlass.range(thread // lanes, rows, cute.arch.block_dim()[0] // lanes, unroll=1):
+        gY = outputs(r)
+        for k in cutlass.range_constexpr(len(sY)):
+            for n in cutlass.range(thread % lanes, count, lanes, unroll=4):
+                gY[k][first + n] = sY[k][r * pitch + n]
 
 
 @cute.jit

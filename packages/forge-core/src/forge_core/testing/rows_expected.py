@@ -12,6 +12,7 @@ program uses: the program is run on plain numbers, which record what is read.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -159,8 +160,14 @@ def _passes(
 
 
 def _column(config: ColumnConfig, arch: str) -> Expect | tuple[Expect, ...]:
-    """In a cluster, totals are combined in each block, and then in all; blocks wait for each other before and after."""
-    return _passes(config, 3, 4) if config.blocks > 1 else _passes(config, 2)
+    """In a cluster, totals are combined in each block, and then in all; blocks wait for each other before and after.
+
+    Transposed outputs take two barriers in the first iteration, and in the loop over the others.
+    """
+    expected = _passes(config, 3, 4) if config.blocks > 1 else _passes(config, 2)
+    if config.transposes and isinstance(expected, Expect):
+        return replace(expected, barriers=expected.barriers + 4)
+    return expected
 
 
 def _persistent(config: PersistentConfig, arch: str) -> Expect | tuple[Expect, ...]:
