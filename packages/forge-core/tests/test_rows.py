@@ -229,7 +229,7 @@ def test_every_problem_has_a_listed_configuration(gpu):
             assert config in configurations(binding, SPECS[gpu])
             given = arguments(config, problem, SPECS[gpu])
             assert len(given) == 1 + config.sizes + (config.rank + config.reduced) * 5
-            pointers, length, _, dims_given, numbers = RowKernel.split(
+            pointers, length, _, dims_given, numbers = RowKernel.unpack(
                 config, (*[0] * (4 + config.workspace), *given, 1e-5, *[0] * config.in_grid, None)
             )
             assert (len(pointers), length, len(numbers)) == (4, problem.length, 1)

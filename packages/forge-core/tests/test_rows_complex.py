@@ -162,7 +162,7 @@ def test_a_launch_is_passed_one_pointer_to_both_parts():
             x = torch.empty(2, 2**21, dtype=dtype, device="meta")
             told = product.explain(x, variant=variant, arch=ARCH)
             launch = (1000, 5000, *scratch, *told.arguments, "stream")
-            pointers, length, *_, numbers = RowKernel.split(told.config, launch)
+            pointers, length, *_, numbers = RowKernel.unpack(told.config, launch)
             assert pointers == (1000, 1000 + size, 5000, 5000 + size) and (length, numbers) == (2**21, ())
             assert len(example_arguments(told.config)) == len(launch)
 

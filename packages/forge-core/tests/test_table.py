@@ -87,7 +87,7 @@ def test_nothing_is_launched_for_an_empty_output(one: Planted) -> None:
 
 
 def test_the_table_does_not_grow_for_ever(one: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "MAX_BOUND", 4)
+    monkeypatch.setattr(table, "MAX_ENTRIES", 4)
     for n in range(1, 12):
         one.table.launch(None, (torch.zeros(n),), {})
         assert len(one.table) <= 4

@@ -35,7 +35,9 @@ def write_atomically(path: Path, text: str) -> None:
     if path.suffix == ".gz":
         data = gzip.compress(data, mtime=0)
     elif path.suffix == ".xz":
-        data = lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)
+        # Parameters for text: a byte is predicted by the whole one before it, wherever it is.
+        text_filter = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}
+        data = lzma.compress(data, filters=[text_filter])
     # Before links are followed: the target of /dev/stdout may have no name.
     mode = path.stat().st_mode if path.exists() else None
     if mode is not None and not (stat.S_ISREG(mode) and os.access(path.resolve().parent, os.W_OK)):

@@ -30,7 +30,7 @@ from forge_core.op import guard, table
 from forge_core.op.repeat import BY_VALUE, NOT_SERVED, REFRESH_EVERY, Again, Repeatable, never, repeated
 from forge_core.op.rules import Rules
 from forge_core.op.schema import INTS, Schema
-from forge_core.op.table import ALIGNMENT_MASK, Bound, LaunchTable
+from forge_core.op.table import ALIGNMENT_MASK, Entry, LaunchTable
 
 #: Runs a call, given its positional arguments.
 Serve: TypeAlias = Callable[[tuple[Any, ...]], Any]
@@ -39,7 +39,7 @@ Serve: TypeAlias = Callable[[tuple[Any, ...]], Any]
 Saved: TypeAlias = tuple[Serve, tuple[Any, ...], dict[str, Any]]
 
 #: An entry for a call of one tensor: launch, device index, and how to record it.
-Ready: TypeAlias = tuple[Bound, int, Saved]
+Ready: TypeAlias = tuple[Entry, int, Saved]
 
 
 class EagerPath:
@@ -58,7 +58,7 @@ class EagerPath:
         self._schema, self._positions = rules.schema, rules.schema.leading
         self._record = None if rules.backward is None else _recorder(rules, rules.backward)
         self._record_on_cpu = None if rules.cpu_autograd else self._record
-        self._seen: dict[Any, tuple[Serve, Bound | None]] = {}
+        self._seen: dict[Any, tuple[Serve, Entry | None]] = {}
         self._again: Again = never
         self._misses = 0
         self.call: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._call_if_quiet
@@ -81,8 +81,8 @@ class EagerPath:
             names, reference = launches.referring(args, kwargs)
             return Repeatable([*zip(names, tensors, strict=True)], reference, on_cuda=False)
         key = _key(args, kwargs, self._positions)
-        serve, bound = self._seen.get(tuple(key), (None, None)) if key is not None else (None, None)
-        if serve is None or bound is None:
+        serve, entry = self._seen.get(tuple(key), (None, None)) if key is not None else (None, None)
+        if serve is None or entry is None:
             return None
         places = [i for i, value in enumerate(args) if isinstance(value, torch.Tensor)]
         others = [None if i in places else value for i, value in enumerate(args)]  # no tensor is kept alive
@@ -90,7 +90,7 @@ class EagerPath:
         def again(**tensors: torch.Tensor) -> Any:
             if launches.chosen is not None:
                 return NOT_SERVED
-            launches.log_hit(bound)
+            launches.log_hit(entry)
             call = others.copy()
             for i, t in zip(places, tensors.values(), strict=True):
                 call[i] = t
@@ -112,9 +112,9 @@ class EagerPath:
         found = self._seen.get(frozen := tuple(key))
         if found is None:
             return self._any_call(args, kwargs, key=frozen)
-        serve, bound = found
-        if bound is not None:
-            self._launches.log_hit(bound)
+        serve, entry = found
+        if entry is not None:
+            self._launches.log_hit(entry)
         if self._misses % REFRESH_EVERY == 0 and (call := self.repeatable(args, kwargs)) is not None:
             self._again = repeated(args, kwargs, call) or self._again
         self._misses += 1
@@ -147,15 +147,15 @@ class EagerPath:
         record = (self._record if on_cuda else self._record_on_cpu) if recorded else None
         if out is not None:
             return self._launches.launch(out, plain, named)
-        run, bound = self._runner(plain, named, on_cuda=on_cuda)
+        run, entry = self._runner(plain, named, on_cuda=on_cuda)
         serve = run if record is None else partial(_recorded, record, _saved(self._schema, run, plain, named))
-        if key is not None and (bound is not None or not on_cuda):
-            if len(self._seen) >= table.MAX_BOUND:
+        if key is not None and (entry is not None or not on_cuda):
+            if len(self._seen) >= table.MAX_ENTRIES:
                 self._seen.clear()
-            self._seen[key] = serve, bound
+            self._seen[key] = serve, entry
         return serve(plain)
 
-    def _runner(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, on_cuda: bool) -> tuple[Serve, Bound | None]:
+    def _runner(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, on_cuda: bool) -> tuple[Serve, Entry | None]:
         """A function of the positional arguments that runs this call, and its launch if that can be repeated."""
         launches = self._launches
         if not on_cuda:
@@ -163,8 +163,8 @@ class EagerPath:
             return lambda args: reference(**dict(zip(names, tensors_of(args), strict=True))), None
         if args[0].get_device() != table._current_device():
             return lambda args: launches.launch(None, args, kwargs), None
-        bound = launches.find(None, args, kwargs)
-        return partial(launches.run, bound, None), bound
+        entry = launches.find(None, args, kwargs)
+        return partial(launches.run, entry, None), entry
 
     def call_out(self, out: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an out form, or returns NOT_SERVED; the dispatcher raises the error if a tensor requires grad."""
@@ -239,10 +239,10 @@ def _of_one_tensor(
             and not (dispatch_modes() or function_modes() or forward_ad._current_level >= 0)
             and (ambient is None or ambient() == around)
         ):
-            bound, index, _ = found
+            entry, index, _ = found
             # The logger's effective level, without the cost of isEnabledFor.
             if (log.level or root.level) <= debug:
-                launches.log_hit(bound)
+                launches.log_hit(entry)
         else:
             if x.is_cpu:
                 alike, named, around, reference = referred
@@ -284,41 +284,41 @@ def _of_one_tensor(
                     return otherwise(args, kwargs)
                 if kwargs:
                     args = (x, other)
-                bound = launches.find(None, args, {})
-                index, run = x.get_device(), partial(launches.run, bound, None)
-                if not bound.needs_general_path:
-                    run = partial(_run_directly, bound, index)
+                entry = launches.find(None, args, {})
+                index, run = x.get_device(), partial(launches.run, entry, None)
+                if not entry.needs_general_path:
+                    run = partial(_run_directly, entry, index)
                 rest = (*args[1:], *[defaults[name] for name in optional[len(args) - 1 :]])
-                found = (bound, index, (run, rest, keywords))
-                if bound.needs_general_path:
+                found = (entry, index, (run, rest, keywords))
+                if entry.needs_general_path:
                     if x.requires_grad and grad_enabled():
                         return NOT_SERVED if record is None else record(x, found[2])
-                    return launches.run(bound, None, (x,))
-                if len(ready) >= table.MAX_BOUND:
+                    return launches.run(entry, None, (x,))
+                if len(ready) >= table.MAX_ENTRIES:
                     ready.clear()
                 ready[key] = found
             else:
-                bound, index, _ = found
+                entry, index, _ = found
                 if index != current_device() or x.is_neg():
                     return otherwise(args, kwargs)
                 if (log.level or root.level) <= debug:
-                    launches.log_hit(bound)
+                    launches.log_hit(entry)
             if mismatches % REFRESH_EVERY == 0:
                 last = (guard.alike(x), address & mask, other, key[-1], found)
             mismatches += 1
         if x.requires_grad and grad_enabled():
             return NOT_SERVED if record is None else record(x, found[2])
-        out = new(bound.shape, bound.strides, bound.dtype)
-        bound.launch(address, out.data_ptr(), *bound.arguments, raw_stream(index))
+        out = new(entry.shape, entry.strides, entry.dtype)
+        entry.launch(address, out.data_ptr(), *entry.arguments, raw_stream(index))
         return out
 
     return call
 
 
-def _run_directly(bound: Bound, index: int, args: tuple[Any, ...]) -> torch.Tensor:
+def _run_directly(entry: Entry, index: int, args: tuple[Any, ...]) -> torch.Tensor:
     """``LaunchTable.run`` for a launch of one tensor on the current device without a general path."""
-    out = table._new(bound.shape, bound.strides, bound.dtype)
-    bound.launch(args[0].data_ptr(), out.data_ptr(), *bound.arguments, table._raw_stream(index))
+    out = table._new(entry.shape, entry.strides, entry.dtype)
+    entry.launch(args[0].data_ptr(), out.data_ptr(), *entry.arguments, table._raw_stream(index))
     return out
 
 

@@ -28,7 +28,7 @@ from forge_core.op.rules import Rules
 log = logging.getLogger("forge_core")
 
 # The table is cleared when it has this many launches; compiled kernels stay loaded.
-MAX_BOUND = 4096
+MAX_ENTRIES = 4096
 
 _META = torch.device("meta")
 
@@ -57,7 +57,7 @@ _new: Callable[..., torch.Tensor] = getattr(
 
 
 @dataclass(eq=False)  # construction of a frozen dataclass takes three times as long
-class Bound:
+class Entry:
     """An entry of the launch table: the output to allocate, the compiled kernel and its arguments.
 
     For an operator of several results, ``results`` has shape, strides and dtype of each, and ``shape``, ``strides`` and
@@ -94,11 +94,11 @@ class LaunchTable:
         self.chosen: str | None = None
         self._rules = rules
         self._schema = rules.schema
-        self._bound: dict[Any, Bound] = {}
+        self._entries: dict[Any, Entry] = {}
         self._checked: dict[Any, tuple[tuple[str, ...], Callable[..., torch.Tensor]]] = {}
 
     def __len__(self) -> int:
-        return len(self._bound)
+        return len(self._entries)
 
     def anew(self) -> LaunchTable:
         """Returns an empty table of the same operator, so that calls are planned again."""
@@ -106,7 +106,7 @@ class LaunchTable:
 
     def launches(self) -> list[tuple[str, int, tuple[float | tuple[int, ...], ...]]]:
         """Variant, identity of the compiled kernel, and arguments of each entry."""
-        return [(bound.name, id(bound.launch), bound.arguments) for bound in self._bound.values()]
+        return [(entry.name, id(entry.launch), entry.arguments) for entry in self._entries.values()]
 
     # -- backend ------------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class LaunchTable:
             self.check(None, named)
             self.resolve(args[0].device, named.get("variant", "auto"))
             found = self._rules.on_cpu(named)
-            if len(self._checked) >= MAX_BOUND:
+            if len(self._checked) >= MAX_ENTRIES:
                 self._checked.clear()
             self._checked[key] = found
         return found
@@ -207,7 +207,7 @@ class LaunchTable:
                 return self.run(self.find(out, args, kwargs), out, args)
         return self.run(self.find(out, args, kwargs), out, args)
 
-    def find(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
+    def find(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
         """Returns the entry of a call; on a miss checks, plans and compiles it."""
         x = args[0]
         key: Any = (
@@ -223,32 +223,32 @@ class LaunchTable:
             None if self.ambient is None else self.ambient(),
         )
         try:
-            bound = self._bound.get(key)
+            entry = self._entries.get(key)
         except TypeError:  # as in `referring`
             self.check(out, self._schema.bind(args, kwargs))
             raise
-        if bound is None:
-            bound = self._bind(out, args, kwargs, debug=debug)
-            if len(self._bound) >= MAX_BOUND:
-                self._bound.clear()
-            self._bound[key] = bound
+        if entry is None:
+            entry = self._bind(out, args, kwargs, debug=debug)
+            if len(self._entries) >= MAX_ENTRIES:
+                self._entries.clear()
+            self._entries[key] = entry
         else:
-            self.log_hit(bound)
+            self.log_hit(entry)
             if out is not None:
                 self._check_apart(out, self._schema.bind(args, kwargs))
-        return bound
+        return entry
 
     def planned(self, target: Device, out: torch.Tensor | None, named: dict[str, Any]) -> Launch:
         """Checks and plans a call for a device; its tensors may be on ``meta``."""
         expected = self.check(None, named)
         return self._rules.plan(target, expected if out is None else out, *named.values())
 
-    def log_hit(self, bound: Bound) -> None:
+    def log_hit(self, entry: Entry) -> None:
         """Logs a table hit."""
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("launch table hit: %s %s", self.name, bound.name)
+            log.debug("launch table hit: %s %s", self.name, entry.name)
 
-    def run(self, bound: Bound, out: torch.Tensor | None, args: tuple[Any, ...]) -> torch.Tensor:
+    def run(self, entry: Entry, out: torch.Tensor | None, args: tuple[Any, ...]) -> torch.Tensor:
         """Launches an entry on the current device, which must be that of the tensors."""
         index = args[0].get_device()
         if out is not None:
@@ -256,29 +256,29 @@ class LaunchTable:
             if not out.is_inference():
                 torch.autograd.graph.increment_version(out)
             written: tuple[torch.Tensor, ...] = (out,)
-        elif bound.results:
-            written = tuple([_new(*one) for one in bound.results])
-            for t in written if bound.plan is None else ():  # the other results are sums over no rows
+        elif entry.results:
+            written = tuple([_new(*one) for one in entry.results])
+            for t in written if entry.plan is None else ():  # the other results are sums over no rows
                 t.zero_()
         else:
-            written = (_new(bound.shape, bound.strides, bound.dtype),)
+            written = (_new(entry.shape, entry.strides, entry.dtype),)
         pointers = [a.data_ptr() for a in args if isinstance(a, torch.Tensor)]
-        pointers += [t.data_ptr() for t in written if not bound.results or t.numel()]
-        if bound.workspace:
+        pointers += [t.data_ptr() for t in written if not entry.results or t.numel()]
+        if entry.workspace:
             # Freed when this call returns: the caching allocator reuses it in stream order, after this launch.
-            scratch = _new((bound.workspace,), (1,), torch.uint8)
+            scratch = _new((entry.workspace,), (1,), torch.uint8)
             pointers.append(scratch.data_ptr())
-        if bound.numbered:
-            self._run_numbered(bound, pointers, scratch, index)
+        if entry.numbered:
+            self._run_numbered(entry, pointers, scratch, index)
         else:
-            bound.launch(*pointers, *bound.arguments, _raw_stream(index))
-        if bound.debug and not torch.cuda.is_current_stream_capturing():
+            entry.launch(*pointers, *entry.arguments, _raw_stream(index))
+        if entry.debug and not torch.cuda.is_current_stream_capturing():
             torch.cuda.synchronize(index)
-        found: Any = written if bound.results else written[0]
+        found: Any = written if entry.results else written[0]
         result: torch.Tensor = found
         return result
 
-    def _run_numbered(self, bound: Bound, pointers: list[int], scratch: torch.Tensor, index: int) -> None:
+    def _run_numbered(self, entry: Entry, pointers: list[int], scratch: torch.Tensor, index: int) -> None:
         """Launches a kernel with a unique number (see :class:`Launch`), negative under graph capture."""
         number = next(_numbers)
         if torch.cuda.is_current_stream_capturing():
@@ -286,18 +286,18 @@ class LaunchTable:
         if _NEVER_WRITTEN:
             scratch.zero_()
         try:
-            bound.launch(*pointers, *bound.arguments, number, _raw_stream(index))
+            entry.launch(*pointers, *entry.arguments, number, _raw_stream(index))
         except Exception as error:  # its type depends on whether this process has compiled a kernel
             if not _REFUSED.search(str(error)):
                 raise
             raise UnsupportedError(
-                f"{self.name}: variant '{bound.name}' needs all of its blocks resident at once, and the driver finds "
+                f"{self.name}: variant '{entry.name}' needs all of its blocks resident at once, and the driver finds "
                 f"no room for them ({error}). On a GPU whose multiprocessors are shared, use another variant: "
                 "variants() lists them.",
                 requirement="multiprocessors for all blocks at once",
             ) from error
 
-    def _bind(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any], *, debug: bool) -> Bound:
+    def _bind(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any], *, debug: bool) -> Entry:
         """Checks and plans a call, and loads or compiles its kernel."""
         named = self._schema.bind(args, kwargs)
         expected = self.check(out, named)
@@ -306,12 +306,12 @@ class LaunchTable:
         first, *others = [(tuple(t.shape), t.stride(), t.dtype) for t in outputs]
         results = (first, *others) if others else ()
         if 0 in first[0]:
-            return Bound(*first, _no_op, (), debug, "nothing to do", needs_general_path=True, results=results)
+            return Entry(*first, _no_op, (), debug, "nothing to do", needs_general_path=True, results=results)
         target = devices.query(args[0].device)
         plan = self._rules.plan(target, output, *named.values())
         log.debug("%s: %s %s: %s", self._schema.qualified, plan.variant, plan.config, plan.why)
         kernel = builder_at(plan.builder)(plan.config, arch=target.arch)
-        return Bound(
+        return Entry(
             *first,
             launch=kernel,
             arguments=plan.arguments,

@@ -36,21 +36,21 @@ def observed() -> Iterator[dict[str, dict[str, str]]]:
 
     def watched(
         self: table.LaunchTable, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, debug: bool
-    ) -> table.Bound:
-        bound = bind(self, out, args, kwargs, debug=debug)
-        if bound.plan is None:
-            return bound
-        name = f"{self.name}/{bound.name}"
+    ) -> table.Entry:
+        entry = bind(self, out, args, kwargs, debug=debug)
+        if entry.plan is None:
+            return entry
+        name = f"{self.name}/{entry.name}"
         own = launched.setdefault(name, {})
-        if not bound.debug:  # debug code has assertions, so it is other code
-            own[describe(self._schema.bind(args, kwargs), out)] = run_digest(bound.plan)
-        kernel = bound.launch
+        if not entry.debug:  # debug code has assertions, so it is other code
+            own[describe(self._schema.bind(args, kwargs), out)] = run_digest(entry.plan)
+        kernel = entry.launch
 
         def launch(*arguments: Any) -> Any:
             launched.setdefault(name, {})
             return kernel(*arguments)
 
-        return replace(bound, launch=known.setdefault((name, id(kernel)), launch))
+        return replace(entry, launch=known.setdefault((name, id(kernel)), launch))
 
     with mock.patch.object(table.LaunchTable, "_bind", watched):
         yield launched

@@ -29,7 +29,7 @@ WARP = 32
 def arguments(
     config: RowConfig, problem: Problem, device: Device, chosen_for: Problem | None = None
 ) -> tuple[int, ...]:
-    """The integers that a kernel is launched with: see ``RowKernel.split``.  ``chosen_for`` decides the block size."""
+    """The integers that a kernel is launched with: see ``RowKernel.unpack``.  ``chosen_for`` decides the block size."""
     kept = _padded(problem.kept, config.rank, behind=not isinstance(config, ColumnConfig))
     reduced = _padded(problem.reduced, config.reduced) if config.reduced else ()
     return (problem.length, *_sizes(config, chosen_for or problem, device), *kept, *reduced)

@@ -1,4 +1,4 @@
-"""Neighboring threads have neighboring rows: for rows that are not contiguous, as in softmax(x, 0).
+"""Neighboring threads have neighboring rows, which are not contiguous, as in softmax(x, 0) and softmax(x.t(), 1).
 
 A block has a tile of ``width`` neighboring rows.  Its threads cover several element indices of the tile at once and
 advance along the rows in steps:
@@ -45,8 +45,8 @@ class Column(ColumnConfig, PartedKernel):
 
     @cute.jit
     def __call__(self, *args: Any):
-        """Launches a block per part of each tile; ``args``: see :meth:`RowKernel.split`."""
-        pointers, length, (parts, width, step, threads), dims, numbers = self.split(args)
+        """Launches a block per part of each tile; ``args``: see :meth:`RowKernel.unpack`."""
+        pointers, length, (parts, width, step, threads), dims, numbers = self.unpack(args)
         inner, rows = dims[(self.rank - 1) * (1 + len(pointers))], self.rows_of(dims)
         tiles, parts = (inner + (step - 1)) // step, Int32(parts)
         scratch = self.scratch(args) if const_expr(self.workspace) else Int64(0)

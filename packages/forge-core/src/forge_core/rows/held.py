@@ -45,8 +45,8 @@ class Held(HeldConfig, SharedRowKernel):
 
     @cute.jit
     def __call__(self, *args: Any):
-        """Launches the blocks of all rows; ``args``: see :meth:`RowKernel.split`."""
-        pointers, length, threads, dims, numbers = self.split(args)
+        """Launches the blocks of all rows; ``args``: see :meth:`RowKernel.unpack`."""
+        pointers, length, threads, dims, numbers = self.unpack(args)
         step, rows = threads * self.chunks, self.rows_of(dims)
         parts = (length // self.vec + (step - 1)) // step if const_expr(self.blocks == 0) else self.blocks
         each = 1 if const_expr(self.sized) else threads // self.lanes * self.rows

@@ -58,8 +58,8 @@ class RowKernel(RowConfig):
 
     # ------------------------------------------------------------------------------------------------- arguments
 
-    def split(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Splits the arguments of a launch into pointers, row length, sizes, dims and numbers.
+    def unpack(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments of a launch as pointers, row length, sizes, dims and numbers.
 
         ``args``: pointers in the order of the binding, then that of the workspace if there is one; the row length; the
         sizes, such as threads per block; for each kept dim, outermost first, its size and its stride in each operand;
@@ -392,7 +392,7 @@ def row_builder(kernel: type[RowConfig]) -> CompileCached[Any]:
 
 
 def example_arguments(config: RowConfig) -> tuple[Any, ...]:
-    """Placeholder arguments for tracing, in the order of :meth:`RowKernel.split`."""
+    """Placeholder arguments for tracing, in the order of :meth:`RowKernel.unpack`."""
     names = config.binding.program.operands
     integers = 1 + config.sizes + (config.rank + config.reduced) * (1 + len(names.tensors))
     *given, stream = memory.example_arguments(pointers=names.pointers + config.workspace, wide=integers)

@@ -39,8 +39,8 @@ class Persistent(PersistentConfig, AccumulatingKernel):
 
     @cute.jit
     def __call__(self, *args: Any):
-        """Launches all teams, and the kernel that adds up their sums; ``args``: see :meth:`RowKernel.split`."""
-        pointers, length, (threads, teams), dims, numbers = self.split(args)
+        """Launches all teams, and the kernel that adds up their sums; ``args``: see :meth:`RowKernel.unpack`."""
+        pointers, length, (threads, teams), dims, numbers = self.unpack(args)
         scratch = self.scratch(args) if const_expr(self.workspace) else Int64(0)
         threads = Int32(threads) if const_expr(self.sized) else self.threads
         sizes = Int32(length), threads, Int32(teams), Int64(self.rows_of(dims))

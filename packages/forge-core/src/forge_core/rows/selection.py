@@ -6,7 +6,7 @@
     longer rows               stream      a block per row; one read for all folds (each, without a merge), one to write
     few of them               split       parts of rows, a launch per pass; the same reads
     neighboring rows          column      in neighboring threads; a block, a cluster or parts per tile; other strided
-                                          rows too, if they are short, or fewer than multiprocessors
+                                          rows too, if short, of a permuted tensor, or fewer than multiprocessors
     any others                stream      by element
     sums over rows            persistent  teams process rows one after the other
 

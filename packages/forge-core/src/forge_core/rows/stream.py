@@ -36,8 +36,8 @@ class Stream(StreamConfig, PartedKernel):
 
     @cute.jit
     def __call__(self, *args: Any):
-        """Launches a block per part of each row; ``args``: see :meth:`RowKernel.split`."""
-        pointers, length, parts, dims, numbers = self.split(args)
+        """Launches a block per part of each row; ``args``: see :meth:`RowKernel.unpack`."""
+        pointers, length, parts, dims, numbers = self.unpack(args)
         parts = Int32(parts) if const_expr(self.parted) else Int32(1)
         rows, scratch = self.rows_of(dims), self.scratch(args) if const_expr(self.parted) else Int64(0)
         policy = self.policy(rows, length)
