@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -80,6 +80,25 @@ def test_tiles_have_every_row(dtype, length, rows, shift, writes):
     tiles = tiling(config, problem, SPECS["H200"])
     assert tiles.threads <= config.threads and tiles.threads * config.vec % tiles.width == 0
     assert tiles.tiles * tiles.rows >= rows
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    length=st.integers(1, 5000), rows=st.integers(2, 9000), batch=st.integers(1, 3), dtype=st.sampled_from((BF16, FP64))
+)
+def test_tiles_that_are_transposed_fit_shared_memory(length, rows, batch, dtype):
+    x = torch.empty(batch, length, rows, dtype=dtype, device="meta").transpose(1, 2)
+    y = torch.empty(x.shape, dtype=dtype, device="meta")
+    problem = Problem.of(Centered().operands, (x, y), tuple(x.shape), (2,))
+    for gpu in ("H200", "A100"):
+        (config,) = (c for c in configurations(binding(dtype), SPECS[gpu]) if getattr(c, "transposes", False))
+        parts, width, each, threads, tiles, groups = tiling(config, problem, SPECS[gpu])
+        assert (each, threads) == (width, width * groups) and threads <= config.threads
+        assert tiles * width >= batch * rows > (tiles - batch) * width
+        # Totals of all blocks of a cluster, and the elements of an iteration with a gap behind each row.
+        assert parts == 1 or parts * width <= config.exchange_partials // 2
+        outputs = dtype.itemsize * width * (groups * config.chunks + 1)
+        assert outputs <= config.shared(config.threads) - replace(config, transposes=False).shared(config.threads)
 
 
 @pytest.mark.parametrize("rows", [15, 16, 23, 242, 300])
