@@ -23,6 +23,7 @@ FULL = 0.9
 #: Minimum width of a tile in vectors of 16 bytes: a cache line; two lines if rows are split; a sector if otherwise
 #: multiprocessors would be idle.
 LINE, LINES, SECTOR = 8, 16, 2
+#: Minimum rows of a tile that is transposed, which a warp reads at once.
 WARP = 32
 
 

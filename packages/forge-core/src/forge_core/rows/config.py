@@ -344,7 +344,7 @@ class ColumnConfig(RowConfig):
             any number of parts per row and a launch per pass.
         overlap: programmatic dependent launch of the passes.
         blocks: maximum blocks of a cluster that shares a tile, whose number is a launch argument.
-        transposes: outputs are contiguous along rows instead, and written through shared memory.
+        transposes: outputs are contiguous along the rows, and written through shared memory.
     """
 
     held: bool = False
