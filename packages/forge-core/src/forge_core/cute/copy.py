@@ -27,7 +27,7 @@ def load_policy(once: Boolean | None = None) -> Int64:
 
     evict_last gains up to 4 % of a copy's bandwidth on an H200, in 43 of 48 cases of rows read and written once;
     evict_first loses 2 to 9 %, and loads that bypass the L1 up to a fifth (docs/week2.md).  Presumably the L2 otherwise
-    evicts lines that have been read in part only.  :data:`forge_core.rows.kernel.READ_ONCE` has what ``once`` gains.
+    evicts lines that have been read in part only.  :data:`forge_core.rows.pieces.READ_ONCE` has what ``once`` gains.
 
     Args:
         once: None: evict_last.  On the host it costs the kernel nothing.

@@ -1,59 +1,36 @@
-"""Base of the row kernels: from launch arguments to tensors, and a thread's pieces of a row.
+"""Base of the row kernels: from launch arguments to tensors, and the arithmetic of a row's pieces.
 
-    gX    (length)                            a row of an operand; a column operand; (1) for a scalar or a result
-    tXgX  ((access, accesses), chunks)        a thread's vectors, in accesses of at most 16 bytes
-    tXrX  ((access, accesses), chunks)        the same in registers, as stored
-
-A *piece* is a vector of each operand; or one element of each, in the head and tail of a row and in rows that are read
-by element.  In ``column`` it is a thread's elements of one row at several steps.
+gX    (length)                            a row of an operand; a column operand; (1) for a scalar or a result
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 import torch
-from cutlass import Boolean, Float32, Float64, Int32, Int64, Uint32
-from cutlass.memory import SmemAllocator
+from cutlass import Boolean, Float64, Int64, Uint32
 
 from forge_core.cache import CompileCached
 from forge_core.cute import memory
-from forge_core.cute.copy import (
-    behind,
-    head_elements,
-    load_if,
-    load_policy,
-    opaque,
-    partition,
-    stage,
-    stage_all,
-    store_if,
-    store_vector,
-    vector_predicate,
-)
+from forge_core.cute.copy import store_if
 from forge_core.cute.exchange import Exchange, reduce_row
 from forge_core.cute.math import step_dims
 from forge_core.cute.memory import GLOBAL, builder, launch_bounds
 from forge_core.cute.monoid import Monoid
 from forge_core.cute.warp import reduce_lanes, reduce_part
 from forge_core.dtypes import cute_dtype
-from forge_core.rows.columns import Columns
 from forge_core.rows.config import RowConfig
 from forge_core.rows.folds import FOLDS, across, counted, identity, jointly, merge_of
+from forge_core.rows.pieces import Pieces
 from forge_core.rows.program import Fold
-from forge_core.rows.values import Piece, Row, bits, fetch_ahead, indices
-
-#: Range of bytes read in which rows that are only read are loaded with evict_first: up to 15 % faster on an H200, since
-#: fewer dirty lines of others are written back meanwhile.  Fewer bytes stay in the L2 for their next reader; beyond the
-#: range evict_first is 4 % slower.
-READ_ONCE = (2**25, 2**28)
+from forge_core.rows.values import Piece, Row, fetch_ahead
 
 
-class RowKernel(RowConfig):
+class RowKernel(Pieces):
     """Base of kernels: each inherits from its configuration class too, and is made of a configuration's fields."""
 
     # ------------------------------------------------------------------------------------------------- arguments
@@ -133,144 +110,13 @@ class RowKernel(RowConfig):
         scalars = {n: s.to(compute) if type(s).is_float else s for n, s in scalars.items()}
         return Row(self.binding, compute(count), g, scalars)
 
-    # ---------------------------------------------------------------------------------------------------- pieces
-
-    def policy(self, rows: Any, length: Any) -> Int64:
-        """The L2 cache policy of loads: evict_last, or evict_first where ``READ_ONCE`` says so."""
-        if self.binding.program.operands.writes:
-            return load_policy()
-        nbytes = Int64(rows) * Int64(length) * self.binding.loaded_bytes
-        return load_policy((nbytes > READ_ONCE[0]) & (nbytes <= READ_ONCE[1]))
-
-    @property
-    def narrowest(self) -> str:
-        """The row operand or output with the narrowest elements: if its vectors are aligned, all are."""
-        return min(self.binding.moving, key=lambda name: self.binding.dtype(name).itemsize)
-
-    def head(self, g: dict[str, cute.Tensor]) -> Int32:
-        """Elements of a row before its first aligned vector."""
-        return head_elements(g[self.narrowest], self.vec) if self.align == "shifted" else Int32(0)
-
-    def vectors(
-        self, columns: Columns, part: Any, policy: Int64, smem: SmemAllocator | None = None, staged: int = 0
-    ) -> list[Piece]:
-        """Loads a thread's aligned vectors of a row, all in flight at once.
-
-        Args:
-            columns: the thread's share of the row, and its column operands.
-            part: its ``first`` and ``count``, which the caller may compute again behind other loads.
-            policy: L2 cache policy of the loads.
-            smem: allocator of shared memory for staged vectors.
-            staged: how many vectors are staged in shared memory, the last ones.
-        """
-        (first, count), g, thread, threads = part, columns.g, columns.thread, columns.threads
-        epoch, kept = columns.epoch, self.chunks - staged
-        vec, binding = self.vec, self.binding
-        steps = [thread * vec + c * threads * vec for c in range(self.chunks)]
-        inside = [step < count for step in steps]
-        parts = {}
-        for name in binding.moving:
-            loads = name in binding.loaded
-            parts[name] = partition(g[name], first, vec, threads, self.chunks, thread, load=loads)
-        sources = {name: parts[name][1] for name in binding.loaded}
-        slots = stage(behind(smem), sources, staged) if staged else {}
-        held: dict[str, cute.Tensor] = {}
-        for name, tXgX in sources.items():
-            held[name] = cute.make_rmem_tensor((tXgX.shape[0], kept), g[name].element_type)
-            held[name].fill(self.fill_value(name, g))
-        for c in range(kept):
-            for name in binding.loaded:
-                copy, tXgX = parts[name]
-                pred = vector_predicate(tXgX, inside[c])
-                cute.copy(copy, tXgX[None, c], held[name][None, c], pred=pred, cache_policy=policy)
-        if staged:
-            fill, stride = tuple(self.fill_value(name, g) for name in slots), Int32(threads * vec)
-            stage_all(tuple(sources.values()), tuple(slots.values()), kept, fill, steps[kept], stride, count, policy)
-        arrived: list[bool] = []
-
-        def read(name: str, c: int) -> Any:
-            if c < kept:
-                return held[name][None, c].load().reshape(vec)
-            if not arrived:
-                cute.arch.cp_async_commit_group()
-                cute.arch.cp_async_wait_group(0)
-                arrived.append(True)
-            cute.arch.sync_warp()  # read again at each use instead of being kept in registers
-            return slots[name][None, c - kept].load().reshape(vec)
-
-        def store(c: int, name: str, y: Any) -> None:
-            copy, tYgY, own = *parts[name], inside[c]
-            if not isinstance(threads, int):  # recompute addresses instead of keeping them in registers
-                width = threads + Int32(epoch.zero)
-                own = thread * vec + c * width * vec < count
-                copy, tYgY = partition(g[name], first, vec, width, self.chunks, thread, load=False)
-            store_vector(copy, y, tYgY, c, own)
-
-        pieces = []
-        for c in range(self.chunks):
-            registers = {n: partial(read, n, c) for n in binding.loaded}
-            later = {n: partial(columns.read, n, c) for n in columns.names}
-            if columns.staged:  # in shared memory: no need to load a vector ahead
-                registers, later = registers | later, {}
-            more = {
-                "store": partial(store, c),
-                "held": tuple(r[None, c] for r in held.values() if c < kept),
-                "epoch": epoch,
-                "columns": later,
-            }
-            index = partial(indices, first + steps[c], vec)
-            pieces.append(self.piece(g, registers, index, inside[c], vec, **more))
-        return pieces
-
-    def element(self, g: dict[str, cute.Tensor], i: Any, inside: Boolean) -> Piece:
-        """Loads one element of a row of each operand, if ``inside``."""
-        registers = {}
-        for name in (*self.binding.loaded, *self.binding.program.operands.columns):
-            rX = cute.make_rmem_tensor(1, g[name].element_type)
-            rX.fill(self.fill_value(name, g))
-            load_if(g[name], i, rX, inside, load_policy())
-            registers[name] = rX.load
-
-        def store(name: str, y: Any) -> None:
-            store_if(g[name], i, y[0], inside)
-
-        return self.piece(g, registers, partial(indices, i, 1), inside, 1, store=store)
-
-    def piece(
-        self, g: dict[str, cute.Tensor], registers: dict[str, Any], index: Any, inside: Any, vec: int, **more: Any
-    ) -> Piece:
-        """A piece, with broadcast row operands added."""
-        for name in self.binding.broadcast:
-            x = g[name][0]
-            registers[name] = partial(cute.full, (vec,), x, type(x))
-        return Piece(self.binding, registers, index, inside, size=vec, **more)
-
-    def fill_value(self, name: str, g: dict[str, cute.Tensor]) -> Any:
-        """The value of an operand outside the row."""
-        dtype, names = g[name].element_type, self.binding.program.operands
-        outside = self.binding.program.outside if name in names.rows else 0.0
-        return dtype(outside if dtype.is_float else 0)
+    # ------------------------------------------------------------------------------------------------ arithmetic
 
     @property
     def masks(self) -> bool:
         """Whether folds must be masked because row operands are broadcast or integers, without ``outside``."""
         binding = self.binding
         return bool(binding.broadcast) or not all(binding.dtype(n).is_floating_point for n in binding.loaded)
-
-    def drop_conversions(self, pieces: list[Piece], totals: tuple[Any, ...], zero: Uint32) -> None:
-        """Makes later uses of 8- and 16-bit elements depend on the last total, so that they are converted again.
-
-        See :func:`forge_core.cute.copy.opaque`.
-        """
-        if isinstance(totals[-1], Float32):
-            zero = zero & bits(totals[-1])
-        for piece in pieces:
-            piece.epoch.zero = zero
-        for rX in (r for piece in pieces for r in piece.held if self.rematerializes):
-            if rX.element_type.width in (8, 16):
-                opaque(rX, zero)
-
-    # ------------------------------------------------------------------------------------------------ arithmetic
 
     def monoid(self, fold: Fold) -> Monoid:
         """The monoid of a fold."""

@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 from forge_core.choice import max_cluster
 from forge_core.device import Device
@@ -20,6 +21,8 @@ from forge_core.rows.config import (
     StreamConfig,
 )
 from forge_core.rows.teams import RESERVED_SHARED, persistent_configurations, spare_registers
+
+Config = TypeVar("Config", bound=RowConfig)
 
 # Maximum registers per thread: beyond, the compiler spills converted vectors.
 _MOST_REGISTERS = 160
@@ -64,8 +67,14 @@ def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
     if binding.operands.accumulates:
         return persistent_configurations(binding, device)
     held = (c for c in _held(binding, device) if c.registers <= min(_MOST_REGISTERS, 65536 // c.threads))
-    listed = dict.fromkeys((*held, *_streams(binding, device), *_columns(binding, device)))
-    return tuple(map(_interned, listed))
+    found = dict.fromkeys((*held, *_streams(binding, device), *_columns(binding, device)))
+    return tuple(map(_interned, found))
+
+
+@functools.lru_cache(maxsize=4096)
+def listed(binding: Binding, device: Device, kernel: type[Config], *aligns: str) -> tuple[Config, ...]:
+    """The listed configurations of a kernel for these alignments."""
+    return tuple(c for c in configurations(binding, device) if isinstance(c, kernel) and c.align in aligns)
 
 
 @functools.cache

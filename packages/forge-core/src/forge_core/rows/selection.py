@@ -20,17 +20,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from forge_core.choice import Refusal, refuse, require_known
 from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.op.launch import Variant
-from forge_core.rows.arguments import FEW_SINGLE_STEPS, FEW_STEPS, block_threads, row_parts, tiling
+from forge_core.rows.arguments import (
+    block_threads,
+    row_parts,
+    tiling,
+)
 from forge_core.rows.binding import Binding
 from forge_core.rows.config import (
     ALL_DIMS,
-    COLUMN_THREADS,
     LIMIT,
     MANY_DIMS,
     ColumnConfig,
@@ -38,7 +41,8 @@ from forge_core.rows.config import (
     RowConfig,
     StreamConfig,
 )
-from forge_core.rows.listing import configurations
+from forge_core.rows.listing import listed
+from forge_core.rows.neighbors import beside, by_threads, choose_column
 from forge_core.rows.problem import Problem
 from forge_core.rows.teams import choose_team, team_sizes
 from forge_core.rows.thresholds import thresholds
@@ -80,15 +84,11 @@ NO_LADDER: Mapping[str, Rung] = {}
 #: All kernels of the engine.
 KERNELS: Mapping[str, Variant] = {**VARIANTS, **PERSISTENT}
 
-Config = TypeVar("Config", bound=RowConfig)
-
 # Vectors per thread whose loads hide each other.
 _FEW_CHUNKS = 4
 # Maximum elements of a contiguous row that one thread reads, and of one that it writes: lanes write more of each cache
 # line at once.
 _ALONE, _ALONE_WRITTEN = 16, 4
-# Bytes from which sums of aligned elements are limited by DRAM, where vectors load up to 7 % faster.
-_STREAMED = 2**25
 #: Additional bytes in flight on a multiprocessor that hide the exchange of a cluster with one more block.
 _BYTES_PER_BLOCK = 3072
 
@@ -141,11 +141,11 @@ def _accumulating(binding: Binding, problem: Problem, device: Device) -> tuple[s
 def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal:
     """Selection for all other programs."""
     held = _held(binding, problem, device)
-    column = _column(binding, problem, device) if problem.kind in ("outer", "strided") else None
+    column = choose_column(binding, problem, device) if problem.kind in ("outer", "strided") else None
     if (
         isinstance(column, ColumnConfig)
-        and _beside(problem, device)
-        and not (isinstance(held, HeldConfig) and _by_threads(binding, problem, held, column, device))
+        and beside(problem, device)
+        and not (isinstance(held, HeldConfig) and by_threads(binding, problem, held, column, device))
     ):
         tiles = tiling(column, problem, device)
         return "column", column, f"tiles of {tiles.rows} neighboring rows, in {tiles.parts} parts"
@@ -167,39 +167,6 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
     return streamed if isinstance(streamed, Refusal) else ("stream", streamed, f"a block a row, since `held` {held}")
 
 
-def _by_threads(binding: Binding, problem: Problem, thread: HeldConfig, column: ColumnConfig, device: Device) -> bool:
-    """Whether a short strided row is read faster by one thread than in a tile of neighboring rows."""
-    aligned, folds = column.align == "whole", len(binding.program.folds)
-    if column.transposes:
-        return problem.length < column.chunks  # a thread reads and writes as many elements of a row there
-    if not folds and problem.kind == "outer":  # a map: tiles spread few rows over more blocks
-        return not aligned and problem.rows >= thread.threads * device.sm_count
-    if folds == 1 and aligned and not binding.operands.writes and problem.read_bytes > _STREAMED:
-        return False
-    if problem.length == 1 and aligned and problem.rows > thread.rows * device.sm_threads * device.sm_count:
-        return False  # beyond a wave of threads with an element or two each, vectors have more bytes in flight
-    # Tiles load aligned 16-bit elements by far fewer instructions.
-    return folds != 1 or not aligned or binding.widest_vec <= _FEW_CHUNKS or thread.capacity <= 2 * _FEW_CHUNKS
-
-
-def _beside(problem: Problem, device: Device) -> bool:
-    """Whether tiles of neighboring rows are faster than a block for each row.
-
-    They are if the stride between rows is at most that between the elements of a row in all operands; if so in one
-    operand, for fewer rows than multiprocessors; and for rows of fewer elements than a block has threads.
-    """
-    kept, reduced = problem.kept[-1], problem.reduced[-1].strides
-    closer = [abs(kept.strides[i]) <= abs(reduced[i]) for i in problem.stepping]
-    few = problem.rows < device.sm_count and any(closer)
-    return kept.size > 1 and (all(closer) or few or problem.transposes or problem.length < COLUMN_THREADS)
-
-
-@functools.lru_cache(maxsize=4096)
-def _listed(binding: Binding, device: Device, kernel: type[Config], *aligns: str) -> tuple[Config, ...]:
-    """The listed configurations of a kernel for these alignments."""
-    return tuple(c for c in configurations(binding, device) if isinstance(c, kernel) and c.align in aligns)
-
-
 @functools.lru_cache(maxsize=4096)
 def _held_groups(binding: Binding, device: Device, *aligns: str) -> tuple[list[HeldConfig], ...]:
     """Configurations that hold contiguous rows: whole; shifted; staged in shared memory.
@@ -208,8 +175,8 @@ def _held_groups(binding: Binding, device: Device, *aligns: str) -> tuple[list[H
     """
     groups: tuple[list[HeldConfig], ...] = ([], [], [])
     alone = _ALONE_WRITTEN if binding.operands.writes else _ALONE
-    listed = (config for config in _listed(binding, device, HeldConfig, *aligns) if not config.in_grid)
-    held = [config for config in listed if not config.reduced or config.capacity <= alone]
+    able = (config for config in listed(binding, device, HeldConfig, *aligns) if not config.in_grid)
+    held = [config for config in able if not config.reduced or config.capacity <= alone]
     lanes = sorted([c for c in held if c.lanes], key=lambda c: (c.capacity, c.threads))
     for config in lanes + sorted([c for c in held if not c.lanes], key=lambda c: c.blocks):
         groups[2 if config.staged else config.align != "whole"].append(config)
@@ -290,7 +257,7 @@ def _alone(binding: Binding, problem: Problem, device: Device) -> HeldConfig | N
     """Selects the configuration whose threads each hold a row of any stride, if it can."""
     if problem.kind == "empty" or len(problem.reduced) > 1 or len(problem.kept) > MANY_DIMS:
         return None
-    threads = (c for c in _listed(binding, device, HeldConfig, "element") if c.reduced)
+    threads = (c for c in listed(binding, device, HeldConfig, "element") if c.reduced)
     return next(iter(_fitting(threads, problem)), None)
 
 
@@ -303,7 +270,7 @@ def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
         return Refusal("rows", "none")
     if problem.rows * 2 > device.sm_count:
         return Refusal(f"at most {device.sm_count // 2} rows, half of the multiprocessors", str(problem.rows))
-    fits = _fitting((c for c in _listed(binding, device, HeldConfig, *aligns) if c.in_grid), problem)
+    fits = _fitting((c for c in listed(binding, device, HeldConfig, *aligns) if c.in_grid), problem)
     # Several folds compute more than one block a multiprocessor overlaps.
     several = len(binding.program.folds) > 1
     most = {c: device.sm_count * (c.resident if several else 1) for c in fits}
@@ -325,8 +292,8 @@ def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool 
     if kind == "whole":
         kind = "shifted" if problem.length >= 2 * problem.alignment.vec else "element"
     reduced = 0 if contiguous else MANY_DIMS if dims <= MANY_DIMS else ALL_DIMS
-    listed = _listed(binding, device, StreamConfig, kind)
-    fits = [config for config in listed if (config.reduced, config.parted) == (reduced, parted)]
+    able = listed(binding, device, StreamConfig, kind)
+    fits = [config for config in able if (config.reduced, config.parted) == (reduced, parted)]
     if parted and not binding.program.folds:
         return Refusal("a program with folds, whose partial results can be combined", "a map")
     return fits[0] if fits else Refusal(f"rows of at most {MANY_DIMS} dims", f"{dims} dims")
@@ -339,48 +306,9 @@ def _split(binding: Binding, problem: Problem, device: Device) -> StreamConfig |
     return _stream(binding, problem, device, parted=True)
 
 
-def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig | Refusal:
-    """Selects the configuration for neighboring rows; or a Refusal."""
-    if problem.kind in ("inner", "empty"):
-        return Refusal("neighboring rows with neighboring elements", "contiguous rows")
-    if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
-        return Refusal(f"at most {MANY_DIMS} dims that cannot be merged", "more")
-    kind, one = problem.column_alignment(binding.widest_vec, COLUMN_THREADS), len(problem.reduced) == 1
-    listed: list[ColumnConfig] = list(_listed(binding, device, ColumnConfig, kind))
-    for config in listed:
-        if config.transposes and problem.transposes:
-            tiles = tiling(config, problem, device)
-            few = tiles.tiles * tiles.parts * 2 < device.sm_count
-            if not few or problem.length <= FEW_STEPS * tiles.parts * tiles.groups * config.chunks:
-                return config
-    listed = [config for config in listed if not config.transposes and (one or config.reduced > 1)]
-    fits = [config for config in listed if config.blocks == 1]
-    config = fits[-1]  # the first holds rows in one block
-    tiles = tiling(config, problem, device)
-    # Few elements: a single launch that reads them one by one, in narrow tiles.
-    for single in _listed(binding, device, ColumnConfig, "element") if kind in ("shifted", "skewed") and one else ():
-        narrow = tiling(single, problem, device)
-        few = problem.length <= FEW_SINGLE_STEPS * narrow.groups and narrow.tiles <= 4 * device.sm_count
-        if single.held and not single.transposes and narrow.parts == 1 and few:
-            config, fits, tiles = single, [single], narrow
-    if tiles.parts == 1:
-        config = fits[0]
-        tiles = tiling(config, problem, device)
-    # A cluster instead of parts, or of a block per tile if the blocks of all clusters are resident.
-    for cluster in (c for c in listed if c.blocks > 1):
-        shared = tiling(cluster, problem, device)
-        few = config is fits[0] and shared.tiles * shared.parts < 2 * cluster.resident * device.sm_count
-        if shared.parts > 1 and (tiles.parts > 1 or few):
-            config, tiles = cluster, shared
-    counted = problem.rows if tiles.parts > 1 else 0  # rows are also indexed by the launch that combines parts
-    if max(problem.length + tiles.groups * config.chunks, counted, tiles.tiles * tiles.parts) >= LIMIT:
-        return Refusal("fewer than 2^31 blocks, and elements of a row", f"{problem.rows} rows of {problem.length}")
-    return config
-
-
 _CHOOSE: Mapping[str, Callable[[Binding, Problem, Device], RowConfig | Refusal]] = {
     "stream": _stream,
-    "column": _column,
+    "column": choose_column,
     "split": _split,
     "grid": _grid,
     "held": _held,

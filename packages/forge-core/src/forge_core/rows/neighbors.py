@@ -1,0 +1,82 @@
+"""Selects the configuration of ``column``, and whether it is faster than a block or a thread for each row."""
+
+from __future__ import annotations
+
+from forge_core.choice import Refusal
+from forge_core.device import Device
+from forge_core.rows.arguments import FEW_SINGLE_STEPS, FEW_STEPS, tiling
+from forge_core.rows.binding import Binding
+from forge_core.rows.config import COLUMN_THREADS, LIMIT, MANY_DIMS, ColumnConfig, HeldConfig
+from forge_core.rows.listing import listed
+from forge_core.rows.problem import Problem
+
+# Vectors per thread whose loads hide each other.
+_FEW_CHUNKS = 4
+# Bytes from which sums of aligned elements are limited by DRAM, where vectors load up to 7 % faster.
+_STREAMED = 2**25
+
+
+def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig | Refusal:
+    """Selects the configuration for neighboring rows; or a Refusal."""
+    if problem.kind in ("inner", "empty"):
+        return Refusal("neighboring rows with neighboring elements", "contiguous rows")
+    if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
+        return Refusal(f"at most {MANY_DIMS} dims that cannot be merged", "more")
+    kind, one = problem.column_alignment(binding.widest_vec, COLUMN_THREADS), len(problem.reduced) == 1
+    able: list[ColumnConfig] = list(listed(binding, device, ColumnConfig, kind))
+    for config in able:
+        if config.transposes and problem.transposes:
+            tiles = tiling(config, problem, device)
+            few = tiles.tiles * tiles.parts * 2 < device.sm_count
+            if not few or problem.length <= FEW_STEPS * tiles.parts * tiles.groups * config.chunks:
+                return config
+    able = [config for config in able if not config.transposes and (one or config.reduced > 1)]
+    fits = [config for config in able if config.blocks == 1]
+    config = fits[-1]  # the first holds rows in one block
+    tiles = tiling(config, problem, device)
+    # Few elements: a single launch that reads them one by one, in narrow tiles.
+    for single in listed(binding, device, ColumnConfig, "element") if kind in ("shifted", "skewed") and one else ():
+        narrow = tiling(single, problem, device)
+        few = problem.length <= FEW_SINGLE_STEPS * narrow.groups and narrow.tiles <= 4 * device.sm_count
+        if single.held and not single.transposes and narrow.parts == 1 and few:
+            config, fits, tiles = single, [single], narrow
+    if tiles.parts == 1:
+        config = fits[0]
+        tiles = tiling(config, problem, device)
+    # A cluster instead of parts, or of a block per tile if the blocks of all clusters are resident.
+    for cluster in (c for c in able if c.blocks > 1):
+        shared = tiling(cluster, problem, device)
+        few = config is fits[0] and shared.tiles * shared.parts < 2 * cluster.resident * device.sm_count
+        if shared.parts > 1 and (tiles.parts > 1 or few):
+            config, tiles = cluster, shared
+    counted = problem.rows if tiles.parts > 1 else 0  # rows are also indexed by the launch that combines parts
+    if max(problem.length + tiles.groups * config.chunks, counted, tiles.tiles * tiles.parts) >= LIMIT:
+        return Refusal("fewer than 2^31 blocks, and elements of a row", f"{problem.rows} rows of {problem.length}")
+    return config
+
+
+def beside(problem: Problem, device: Device) -> bool:
+    """Whether tiles of neighboring rows are faster than a block for each row.
+
+    They are if the stride between rows is at most that between the elements of a row in all operands; if so in one
+    operand, for fewer rows than multiprocessors; and for rows of fewer elements than a block has threads.
+    """
+    kept, reduced = problem.kept[-1], problem.reduced[-1].strides
+    closer = [abs(kept.strides[i]) <= abs(reduced[i]) for i in problem.stepping]
+    few = problem.rows < device.sm_count and any(closer)
+    return kept.size > 1 and (all(closer) or few or problem.transposes or problem.length < COLUMN_THREADS)
+
+
+def by_threads(binding: Binding, problem: Problem, thread: HeldConfig, column: ColumnConfig, device: Device) -> bool:
+    """Whether a short strided row is read faster by one thread than in a tile of neighboring rows."""
+    aligned, folds = column.align == "whole", len(binding.program.folds)
+    if column.transposes:
+        return problem.length < column.chunks  # a thread reads and writes as many elements of a row there
+    if not folds and problem.kind == "outer":  # a map: tiles spread few rows over more blocks
+        return not aligned and problem.rows >= thread.threads * device.sm_count
+    if folds == 1 and aligned and not binding.operands.writes and problem.read_bytes > _STREAMED:
+        return False
+    if problem.length == 1 and aligned and problem.rows > thread.rows * device.sm_threads * device.sm_count:
+        return False  # beyond a wave of threads with an element or two each, vectors have more bytes in flight
+    # Tiles load aligned 16-bit elements by far fewer instructions.
+    return folds != 1 or not aligned or binding.widest_vec <= _FEW_CHUNKS or thread.capacity <= 2 * _FEW_CHUNKS
