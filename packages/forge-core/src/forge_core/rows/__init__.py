@@ -9,6 +9,7 @@
     config      configurations, each compiled to one kernel
     listing     the configurations of a program, an enumerable list
     selection   the variant and configuration of a launch
+    neighbors   the part of it for the column kernel
     thresholds  the numbers that selection decides by
     arguments   the integers of a launch, and the size of its workspace
     teams       configurations, selection and arguments of the persistent kernel
@@ -18,8 +19,8 @@
     column      kernel: neighboring rows in neighboring threads, for rows that are not contiguous
     persistent  kernel: blocks that process rows one after the other, for sums over rows
 
-    kernel      base of all kernels: loads, folds and stores of a thread's pieces of a row, and reductions over the
-                threads that share it on chip
+    kernel      base of all kernels: arguments, folds, and reductions over the threads that share a row on chip
+    pieces      base of kernel: a thread's loads and stores
     values      what a program is given while a kernel is traced
     folds       monoids of folds, and the reduction of a vector
     columns     a thread's share of a row, and the column operands there: loaded where they are used, or staged

@@ -1,6 +1,6 @@
 """Base of the row kernels: from launch arguments to tensors, and the arithmetic of a row's pieces.
 
-gX    (length)                            a row of an operand; a column operand; (1) for a scalar or a result
+A row of an operand, or a column operand, is a tensor ``gX`` of (length); a scalar or a result is one of (1).
 """
 
 from __future__ import annotations
