@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import random
 from dataclasses import dataclass, replace
 
@@ -28,10 +29,11 @@ from forge_core.rows import (
     rsqrt,
 )
 from forge_core.rows.arguments import arguments, row_parts
-from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
+from forge_core.rows.config import MANY_DIMS, ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.kernel import RowKernel
 from forge_core.rows.operator import like, row_operator
 from forge_core.rows.plan import VARIANTS, Rung, plan, plan_call
+from forge_core.rows.problem import UNALIGNED
 from forge_core.rows.selection import KERNELS, select
 from forge_core.rows.thresholds import row_thresholds, thresholds
 from forge_core.thresholds import Probe
@@ -134,6 +136,16 @@ class Centered(RowProgram):
         return (v.x - totals[0],)
 
 
+@dataclass(frozen=True)
+class Twice(RowProgram):
+    """y = x, z = x: two outputs."""
+
+    operands = Operands(rows=("x",), writes=("y", "z"))
+
+    def map(self, v, constants):
+        return v.x, v.x
+
+
 def centered(shape, dtype, variant="auto", **options):
     x = torch.empty(shape, dtype=dtype, device="meta")
     return plan_call("centered", Centered(), {"x": x, "z": x, "y": x}, (1,), H200, variant, **options)
@@ -179,20 +191,62 @@ def test_an_operand_without_elements_along_the_row_has_stride_0():
     [
         ((4, 64), FP32, "whole", 4),
         ((4, 64), BF16, "whole", 8),
-        ((4, 129), BF16, "shifted", 8),
+        ((4, 529), BF16, "shifted", 8),
         ((4, 15), BF16, "element", 1),  # less than two vectors
         ((4, 8), FP64, "whole", 2),
     ],
 )
-def test_rows_have_one_of_three_alignments(shape, dtype, kind, vec):
+def test_rows_begin_at_the_same_place_in_all_operands(shape, dtype, kind, vec):
     alignment = problem_of(torch.empty(shape, dtype=dtype)).alignment
     assert (alignment.kind, alignment.vec) == (kind, vec)
 
 
-def test_operands_that_begin_at_other_places_are_read_by_element():
-    x = torch.empty(4, 65)[:, 1:]
-    assert problem_of(x).alignment.kind == "element"
-    assert problem_of(x, out=torch.empty(4, 65)[:, 1:]).alignment.kind == "shifted"
+def rows_of(x, out):
+    return Problem.of(Twice.operands, (x, out, out), x.shape, (1,)).alignment
+
+
+def test_operands_that_begin_at_other_places_are_shifted_in_registers():
+    x = torch.empty(4, 66)[:, 1:]
+    assert rows_of(x, torch.empty(4, 65)) == ("unaligned", 4)
+    assert rows_of(x, torch.empty(4, 66)[:, 1:]) == ("shifted", 4)
+    assert rows_of(x.bfloat16(), torch.empty(4, 66)[:, 1:]) == ("unaligned", 8)
+
+
+def test_short_rows_are_read_by_element_unless_aligned():
+    """Otherwise most elements are in head and tail; with column operands up to 512 are all in flight at once."""
+    x = torch.empty(4, 601)
+    assert rows_of(x[:, :23], torch.empty(4, 601)[:, :23]) == ("element", 1)
+    assert rows_of(x[:, :24], torch.empty(4, 601)[:, :24]) == ("shifted", 4)
+    assert rows_of(x[:, 1:65], torch.empty(4, 64)) == ("element", 1)
+    assert problem_of(torch.empty(4, 511)).alignment == ("element", 1)
+    assert problem_of(torch.empty(4, 512)).alignment == ("whole", 4)
+    assert problem_of(torch.empty(4, 513)).alignment == ("shifted", 4)
+
+
+def test_outputs_that_begin_at_other_places_are_written_by_element():
+    x, y, z = torch.empty(4, 65), torch.empty(4, 66)[:, 1:], torch.empty(4, 65)
+    problem = Problem.of(Twice.operands, (x, y, z), (4, 65), (1,))
+    assert problem.alignment == ("element", 1)
+    name, config, _ = select("twice", Binding(Twice(), (FP32,) * 3, FP32), problem, H200)
+    assert (name, config.align, config.reduced) == ("stream", "element", MANY_DIMS)
+
+
+@pytest.mark.parametrize(
+    "dtypes", [(BF16,) * 3, (FP32,) * 3, (FP64,) * 3, (FP32, FP32, torch.int8), (torch.int8, FP32, FP32)]
+)
+def test_threads_have_all_elements_beside_the_vectors_of_unaligned_rows(dtypes):
+    """At every distance of an operand and of the output from a boundary: see ``Held.load``."""
+    binding = Binding(Centered(), dtypes, FP64 if FP64 in dtypes else FP32)
+    configs = [c for c in configurations(binding, H200) if isinstance(c, HeldConfig) and c.align == "unaligned"]
+    vec, size, most = configs[0].vec, min(dtype.itemsize for dtype in dtypes[:2]), 0
+    outer = configs[0].outer
+    for start, head, count in itertools.product(range(0, 16, size), range(vec), range(UNALIGNED, UNALIGNED + vec)):
+        first, body = head + outer, (count - head) // vec * vec - 2 * outer
+        assert body >= 0 and (start + first * size) // 16 * 16 >= start
+        assert -(-(start + (first + body) * size) // 16) * 16 <= start + count * size
+        most = max(most, count - body)
+    assert {c.lanes for c in configs} >= {8, 16, 32}
+    assert all(most <= c.edges * (c.lanes or 32) for c in configs)
 
 
 # --------------------------------------------------------------------------------------------------------- selection
@@ -335,8 +389,8 @@ def test_column_operands_are_asked_for_before_the_exchange(length):
 
 
 def test_short_rows_that_begin_anywhere_share_warps():
-    """Rows of 23 elements: 4 lanes each, and a few elements beside vectors for each of them."""
-    launch = centered((1000, 23), BF16)
+    """Rows of 25 elements: 4 lanes each, and a few elements beside vectors for each of them."""
+    launch = centered((1000, 25), BF16)
     assert (launch.config.align, launch.config.lanes, launch.config.edges) == ("shifted", 4, 4)
     wide = centered((1000, 600), BF16).config
     assert (wide.lanes, wide.edges) == (32, 1)
@@ -551,7 +605,7 @@ def test_what_cannot_be_done_is_refused_with_the_way_out():
 def test_the_list_is_short(gpu, dtype):
     for broadcast in ((), ("dy",)):
         listed = configurations(Binding(Scaled(), (dtype, dtype, FP32, dtype), FP32, broadcast), SPECS[gpu])
-        assert 24 <= len(listed) <= 49
+        assert 24 <= len(listed) <= 56
         assert len(set(listed)) == len({config.kernel_name for config in listed}) == len(listed)
 
 

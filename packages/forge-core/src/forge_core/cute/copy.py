@@ -243,6 +243,38 @@ def load_unaligned(row: cute.Tensor, first: Int32, rX: cute.Tensor, inside: Bool
                 rX[i] = row[first + i]
 
 
+class Window:
+    """A vector of a row at any address, loaded by the aligned 16-byte accesses that contain it.
+
+    Args:
+        row: (length,), stride 1.
+        first: first element of the vector.
+        vec: elements of the vector.
+        fill: the value of the elements unless ``inside``.
+        inside: whether the vector is inside the row.
+        policy: L2 cache policy of the loads.
+    """
+
+    def __init__(self, row: cute.Tensor, first: Int32, vec: int, fill: Any, inside: Boolean, policy: Int64) -> None:
+        dtype, size = row.element_type, vec * row.element_type.width // 8
+        byte = (row.iterator + first).toint()
+        begin, self.skip = byte & ~Int64(15), Int32(byte & 15)
+        accesses = -(-size // 16) + 1
+        self.words = cute.make_rmem_tensor((4, accesses), Uint32)
+        cute.recast_tensor(self.words, dtype).fill(fill)
+        copy = cute.make_copy_atom(CopyG2ROp(), Uint32, num_bits_per_copy=128)
+        for a in range(accesses):
+            gWords = cute.make_ptr(Uint32, begin + 16 * a, row.memspace, assumed_align=16)
+            gX = cute.make_tensor(gWords, cute.make_layout(((4, 1),)))
+            pred = vector_predicate(gX, inside & (self.skip + size > 16 * a))  # every access has elements of the vector
+            rX = cute.make_tensor(self.words[None, a].iterator, cute.make_layout(((4, 1),)))
+            cute.copy(copy, gX, rX, pred=pred, cache_policy=policy)
+
+    def read(self, rX: cute.Tensor) -> None:
+        """Waits for the loads, and copies the vector to ``rX``; once."""
+        shift_bytes(self.words, self.skip, rX)
+
+
 def shift_bytes(rWindow: cute.Tensor, skip: Int32, rX: cute.Tensor) -> None:
     """Extracts the elements at byte offset ``skip``, 0 to 15, of a window of words, which is overwritten."""
     # A barrel shift by two words, by one unless elements have 64 bits, and within a word.

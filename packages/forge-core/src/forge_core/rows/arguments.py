@@ -61,11 +61,11 @@ def row_parts(config: RowConfig, problem: Problem, device: Device) -> int:
         return max(1, -(-_vectors(config, problem) // (block_threads(config, problem, device) * config.chunks)))
     if isinstance(config, ColumnConfig):
         return tiling(config, problem, device).parts
-    parts = -(-_target_blocks(config, device) // max(problem.rows, 1))
+    parts = -(-target_blocks(config, device) // max(problem.rows, 1))
     return max(1, min(-(-problem.length // (config.threads * config.chunks * config.vec)), parts))
 
 
-def _target_blocks(config: RowConfig, device: Device) -> int:
+def target_blocks(config: RowConfig, device: Device) -> int:
     """Blocks of 1024 threads per multiprocessor."""
     return 1024 // config.threads * device.sm_count
 
@@ -73,6 +73,14 @@ def _target_blocks(config: RowConfig, device: Device) -> int:
 def block_threads(config: HeldConfig, problem: Problem, device: Device) -> int:
     """Threads per block, where they are a launch argument."""
     return config.block(_vectors(config, problem), max(1, device.sm_count // max(problem.rows, 1)))
+
+
+def bytes_in_flight(config: HeldConfig, vectors: int, rows: int, device: Device) -> float:
+    """Bytes in flight per multiprocessor, averaged over all waves, for rows of ``vectors`` vectors."""
+    cluster = config.blocks or 1
+    blocks = config.resident_by_registers(config.block(vectors))
+    waves = rows * cluster / (blocks * device.sm_count)
+    return blocks * vectors * config.vec * config.binding.loaded_bytes / cluster * waves / math.ceil(waves)
 
 
 class Tiling(NamedTuple):
@@ -98,9 +106,9 @@ class Tiling(NamedTuple):
 @functools.lru_cache(maxsize=16)  # planning asks several times for one problem
 def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
     """The tiling of a problem for a configuration that supports it."""
-    target, program = _target_blocks(config, device), config.binding.program
+    target, program = target_blocks(config, device), config.binding.program
     if config.transposes:
-        return _transposed_tiling(config, problem, config.resident * device.sm_count)
+        return _transposed_tiling(config, problem, target, config.resident * device.sm_count)
     if config.blocks > 1:
         return _cluster_tiling(config, problem, config.resident * device.sm_count)
     found = _tile(config, problem, LINE, target)
@@ -135,10 +143,10 @@ def _cluster_tiling(config: ColumnConfig, problem: Problem, resident: int) -> Ti
     return found._replace(parts=1)
 
 
-def _transposed_tiling(config: ColumnConfig, problem: Problem, resident: int) -> Tiling:
+def _transposed_tiling(config: ColumnConfig, problem: Problem, target: int, resident: int) -> Tiling:
     """The tiling of rows that are transposed: a warp of neighboring rows, or as many as one iteration holds.
 
-    ``resident``: resident blocks of the GPU.
+    ``target`` and ``resident``: see :func:`_parts`.
     """
     inner, parts = problem.kept[-1].size, 1
     width = max(WARP, config.threads * config.chunks >> (problem.length - 1).bit_length())
@@ -147,6 +155,8 @@ def _transposed_tiling(config: ColumnConfig, problem: Problem, resident: int) ->
     tiles, iterations = -(-inner // width) * (problem.rows // inner), -(-problem.length // (groups * config.chunks))
     while 2 * parts <= min(config.blocks, iterations) and 2 * parts * tiles <= resident:
         parts *= 2
+    if not config.held:
+        parts = _parts(tiles, iterations, target, resident)
     return Tiling(parts, width, width, groups * width, tiles, groups)
 
 

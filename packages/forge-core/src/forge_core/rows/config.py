@@ -31,8 +31,8 @@ class RowConfig:
         binding: the program and its dtypes.
         align: ``"whole"``: rows of aligned vectors; with one kept dim, except in ``ColumnConfig``.  ``"shifted"``:
             contiguous rows at any distance from a 16-byte boundary, the same in all row operands and outputs.
-            ``"skewed"``: neighboring rows whose elements are at any such distance, which changes from element to
-            element.  ``"element"``: any others.
+            ``"unaligned"``: the same in all outputs.  ``"skewed"``: neighboring rows whose elements are at any such
+            distance, which changes from element to element.  ``"element"``: any others.
         threads: threads per block; the maximum if ``sized``.
         chunks: vectors per thread and operand in flight.
         spare: registers per thread besides the elements it holds.
@@ -60,15 +60,26 @@ class RowConfig:
         """Number of sizes that a launch is passed."""
         return int(self.sized)
 
-    @property
-    def workspace(self) -> bool:
-        """Whether a launch has a workspace."""
-        return False
-
     @cached_property
     def in_grid(self) -> bool:
         """Whether blocks of a row exchange through slots in the workspace, marked by the launch's unique number."""
         return False
+
+    @property
+    def workspace(self) -> bool:
+        """Whether a launch has a workspace."""
+        return self.in_grid
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether rows have a head and a tail besides their vectors."""
+        return self.align in ("shifted", "unaligned")
+
+    @cached_property
+    def outer(self) -> int:
+        """Elements at each end of an ``unaligned`` row, in whole vectors: aligned accesses may reach beyond it."""
+        sizes = [self.vec * self.binding.dtype(name).itemsize for name in self.binding.loaded]
+        return -(-15 // min(sizes)) * self.vec if self.align == "unaligned" else 0
 
     @cached_property
     def vec(self) -> int:
@@ -82,6 +93,8 @@ class RowConfig:
         wide = binding.wide
         beside = self.column_registers + max(0, vec * wide - 8) * wide + self.spare * (3 if wide == 2 else 1)
         beside += 8 * (self.align != "whole") + 10 * self.reduced
+        if self.align == "unaligned":  # the accesses that contain a vector, before they are shifted
+            beside += 3 * self.chunks * len(binding.loaded)
         if not binding.program.folds:  # a map of several operands converts a vector of each at once
             beside += vec * wide * max(0, len(binding.moving) - 2)
         if self.align == "element":  # an index and the column operands of each element
@@ -219,7 +232,7 @@ class HeldConfig(SharedRowConfig):
         binding, columns = self.binding, self.binding.program.operands.columns if self.columns_staged else ()
         rows = self.staged * sum(binding.dtype(n).itemsize for n in binding.loaded) * self.vec * threads
         column = sum(binding.dtype(n).itemsize for n in columns) * self.vec * self.chunks
-        return super().shared(threads) + rows + (threads + (self.align == "shifted")) * column
+        return super().shared(threads) + rows + (threads + self.has_edges) * column
 
     @cached_property
     def in_grid(self) -> bool:
@@ -227,14 +240,10 @@ class HeldConfig(SharedRowConfig):
         return self.blocks == 0 and bool(self.binding.program.folds)
 
     @property
-    def workspace(self) -> bool:
-        """Whether a launch has a workspace, with a slot per block."""
-        return self.in_grid
-
-    @property
     def edges(self) -> int:
-        """Maximum elements per thread outside the aligned vectors of a ``shifted`` row."""
-        return max(1, 2 * self.vec // (self.lanes or self.threads))
+        """Maximum elements per thread outside the vectors of a row that has a head and a tail."""
+        most = 2 * (self.vec - 1 + self.outer)
+        return max(1, -(-most // (self.lanes or 32)))  # a block may have a single warp
 
     @cached_property
     def limit(self) -> float:
@@ -245,7 +254,7 @@ class HeldConfig(SharedRowConfig):
     def registers(self) -> int:
         """Estimated registers per thread: without staged vectors; with slots, head and tail elements, and folds."""
         staged = self.staged * self.binding.words(self.vec)
-        edges = 2 * (self.edges - 1) * len(self.binding.loaded) if self.align == "shifted" else 0
+        edges = 2 * (self.edges - 1) * len(self.binding.loaded) if self.has_edges else 0
         others = (self.rows - 1) * (self.chunks * self.binding.words(self.vec) + 4)
         return super().registers + 8 * self.in_grid - staged + edges + others + self.fold_registers
 
@@ -287,19 +296,6 @@ class HeldConfig(SharedRowConfig):
         program = self.binding.program
         share = 0.65 if program.merge == "each" and len(self.binding.loaded) == 1 else 0.8
         return super().rematerializes and not (self.lanes and values <= share * room)
-
-    def in_flight(self, vectors: int, rows: int, sm_count: int) -> float:
-        """Bytes in flight per multiprocessor, averaged over all waves.
-
-        Args:
-            vectors: vectors per row.
-            rows: number of rows.
-            sm_count: multiprocessors.
-        """
-        cluster = self.blocks or 1
-        blocks = self.resident_by_registers(self.block(vectors))
-        waves = rows * cluster / (blocks * sm_count)
-        return blocks * vectors * self.vec * self.binding.loaded_bytes / cluster * waves / math.ceil(waves)
 
     @property
     def idea(self) -> str:
@@ -394,5 +390,5 @@ class ColumnConfig(RowConfig):
     @property
     def idea(self) -> str:
         """The kernel's name."""
-        one = "cluster" if self.blocks > 1 else "held"
-        return f"column_{'transposed' if self.transposes else one if self.held else 'split'}"
+        one = "cluster" if self.blocks > 1 and not self.transposes else "held" if self.held else "split"
+        return f"column_transposed_{one}" if self.transposes else f"column_{one}"

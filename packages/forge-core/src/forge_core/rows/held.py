@@ -13,8 +13,8 @@ The configuration says which threads share a row; without lanes, threads per blo
              memory, as column operands may.
     fold     per thread, then an exchange after which every thread has the total; map and store
 
-A vector is 16 bytes of the narrowest operand, at most 8 elements.  The head and tail of ``shifted`` rows are read by
-element, ``edges`` per thread; ``element`` rows are read by element throughout.
+A vector is 16 bytes of the narrowest operand, at most 8 elements.  The head and tail of ``shifted`` and ``unaligned``
+rows are read by element, ``edges`` per thread; ``element`` rows are read by element throughout.
 Bytes moved: each element read once and written once, so that DRAM bandwidth is the bound.  A block's loads overlap only
 with the arithmetic and stores of other resident blocks.  Limits: ``HeldConfig.capacity`` vectors per row, or per block
 if ``blocks`` is 0: rows of a grid are limited by the number of multiprocessors, those of maps are not.
@@ -107,7 +107,7 @@ class Held(HeldConfig, SharedRowKernel):
             exchange[i].slots.clear(monoids[i])
 
     def load(self, g: dict[str, cute.Tensor], count: Int32, who: tuple, smem: Any, policy: Int64) -> list[Any]:
-        """Loads a thread's pieces of a row, among them elements of the head and tail of ``shifted`` rows."""
+        """Loads a thread's pieces of a row, among them elements of its head and tail."""
         thread_in_row, rank, width = who
         threads = width * max(self.blocks, 1)
         # With ``blocks == 0`` each block has a contiguous part of the row; the blocks of a cluster are interleaved.
@@ -117,11 +117,11 @@ class Held(HeldConfig, SharedRowKernel):
             each = [first + start + c * threads for c in range(self.chunks)]
             return [self.element(g, i, i < count) for i in each]
         head, body = Int32(0), count
-        if self.align == "shifted":
+        if self.has_edges:
             head = cutlass.min(self.head(g), count)
-            body = (count - head) & -self.vec
+            head, body = self.inner(head, (count - head) & -self.vec)
         columns = Columns(self, g, head + first, body - first, start, threads)
-        edges = (thread_in_row + e * width for e in range(self.edges)) if self.align == "shifted" else ()
+        edges = (thread_in_row + e * width for e in range(self.edges)) if self.has_edges else ()
         elements = [self.element(g, Int32(cutlass.select_(i < head, i, i + body)), i < count - body) for i in edges]
         vectors = self.vectors(columns, (head + first, body - first), policy, smem, self.staged)
         columns.prefetch(smem, width)

@@ -39,11 +39,14 @@ _STAGED_THREADS, _STAGED, _STAGED_KEPT, _STAGED_CONVERTED, _STAGED_COLUMNS = 448
 
 # Rows of up to 128 vectors: threads per block, lanes per row, chunks.
 _WARP_ROWS = ((128, 1, 2), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
-# Rows that are read by element, with a block for those of more than 128: threads per block, lanes per row, elements per
-# lane, rows per lane group.  Rows of one thread may be strided.  Of programs without outputs, one thread also reads
-# contiguous rows of 5 to 16 elements, in place of 2 or 4 lanes.
-_ELEMENT_ROWS = ((128, 1, 4, 2), (128, 2, 4, 2), (128, 4, 4, 1), (128, 16, 8, 1), (512, 0, 8, 1))
-_THREAD_ROWS = ((128, 1, 8, 1), (128, 1, 16, 1), (128, 1, 32, 1))
+# Rows that are read by element, shorter than ``Problem.least``: threads per block, lanes per row, elements per lane,
+# rows per lane group; of programs that only reduce, that also write, and with column operands.  Rows of one thread may
+# be strided, but not with column operands.
+_THREAD_ROWS = ((128, 1, 4, 2), (128, 1, 8, 1), (128, 1, 16, 1), (128, 1, 32, 1))
+_REDUCED_ROWS = (*_THREAD_ROWS, (128, 16, 8, 1), (512, 0, 8, 1))
+_WRITTEN_ROWS = (*_THREAD_ROWS, (128, 2, 4, 2), (128, 4, 6, 1), (128, 8, 8, 1))
+_COLUMN_ROWS = ((128, 1, 4, 2), (128, 2, 4, 2), (128, 4, 4, 1), (128, 4, 8, 1))
+_COLUMN_ROWS += ((128, 8, 8, 1), (128, 16, 8, 1), (128, 32, 8, 1), (128, 32, 16, 1))
 
 # Longer rows: maximum threads per block, blocks per row, words per thread.
 _BLOCK_ROWS = (
@@ -56,6 +59,8 @@ _BLOCK_ROWS = (
     (448, 16, _SOME),
     (256, 16, _MANY),
 )
+# Longer unaligned rows, whose vectors have registers for what surrounds them, too.
+_UNALIGNED_ROWS = ((512, 1, _SOME), (512, 8, _SOME), (512, 16, _SOME))
 # Few rows over the whole GPU: words per thread, of which the most are taken that fit in this many registers; fewer from
 # sm_100 on, where the compiler allocates more besides.
 _GRID_WORDS, _GRID_REGISTERS, _GRID_REGISTERS_NEWER = (80, 64, 48), 116, 100
@@ -105,13 +110,14 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     # Half of a multiprocessor's threads are enough where there is little arithmetic to overlap with loads.
     longer += [(512, clusters, _HALF)] if clusters > 1 and len(binding.loaded) > 1 and not columns else []
     in_grid = bool(binding.fits_slot and device.capability >= (9, 0) and binding.program.folds)
-    if not binding.program.folds:
-        longer = [(256, 0, _SOME)]
+    unaligned = [(threads, min(blocks, clusters), room) for threads, blocks, room in _UNALIGNED_ROWS]
+    if not binding.program.folds:  # a row of a map has any number of blocks
+        longer = unaligned = [(256, 0, _SOME)]
+    lane_rows = _WARP_ROWS[-1:] if columns else _WARP_ROWS[1:]
     for align in ("whole", "shifted"):
-        for threads, lanes, chunks in _WARP_ROWS:
-            if align == "whole" or lanes > 1:
-                # A thread that holds a row and writes nothing has registers for another row, and bytes in flight.
-                yield held(align, threads, lanes, chunks, rows=2 if lanes == 1 and not writes else 1)
+        for threads, lanes, chunks in _WARP_ROWS if align == "whole" else lane_rows:
+            # A thread that holds a row and writes nothing has registers for another row, and bytes in flight.
+            yield held(align, threads, lanes, chunks, rows=2 if lanes == 1 and not writes else 1)
         for threads, blocks, room in longer:
             fits = _MANY_SHIFTED if room == _MANY and (align == "shifted" or not writes or wide) else room
             if align == "whole" or room not in (_FEW, _HALF):
@@ -122,6 +128,11 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
             most = (held(align, 512, 0, max(1, room // words), 0) for room in _GRID_WORDS)
             limit = _GRID_REGISTERS if device.capability < (10, 0) else _GRID_REGISTERS_NEWER
             yield from itertools.islice((config for config in most if config.registers <= limit), 1)
+    if _mixes(binding):
+        for threads, lanes, chunks in lane_rows if columns else lane_rows[1:]:
+            yield held("unaligned", threads, lanes, chunks)
+        for threads, blocks, room in unaligned:
+            yield held("unaligned", threads, 0, max(1, room // words), blocks)
     if clusters > 1 and binding.program.folds and not stages:
         most = (held("shifted", 512, 0, max(1, room // words), clusters) for room in (_MOST, _MANY))
         # 512 threads have at most 128 registers each, those of the folds included.
@@ -134,12 +145,8 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     staged = min(_STAGED // words, vectors - kept)
     if clusters > 1 and stages and kept and staged > 0:
         yield held("whole" if columns else "shifted", _STAGED_THREADS, 0, kept + staged, clusters, staged)
-    short = () if columns else _THREAD_ROWS
-    for threads, lanes, chunks, rows in (*_ELEMENT_ROWS, *short):
-        if lanes in (2, 4) and short and not writes:
-            continue
-        # A row of a map has any number of blocks.
-        yield held("element", threads, lanes, chunks, int(lanes > 0 or bool(binding.program.folds)), rows=rows)
+    for threads, lanes, chunks, rows in _COLUMN_ROWS if columns else _WRITTEN_ROWS if writes else _REDUCED_ROWS:
+        yield held("element", threads, lanes, chunks, rows=rows)
 
 
 def _stages_columns(config: HeldConfig, device: Device) -> bool:
@@ -160,6 +167,11 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
     return bool(most <= device.smem_per_block and config.resident * most <= device.smem_per_sm)
 
 
+def _mixes(binding: Binding) -> bool:
+    """Whether a row may be at another distance from a boundary than the output."""
+    return bool(binding.loaded and binding.program.operands.writes)
+
+
 def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:
     def stream(align: str, threads: int, chunks: int, reduced: int = 0, parted: bool = False) -> StreamConfig:
         spare, most, overlap = spare_registers(device), device.sm_threads, parted and device.capability >= (9, 0)
@@ -170,7 +182,10 @@ def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:
     for parted in (False, True) if binding.program.folds else (False,):
         # Smaller blocks leave fewer threads idle in a short part.
         yield stream("shifted", 256 if parted else 512, few, parted=parted)
-        yield stream("element", 512, 8, parted=parted)
+        if _mixes(binding):
+            yield stream("unaligned", 256 if parted else 512, few, parted=parted)
+        else:
+            yield stream("element", 512, 8, parted=parted)
         yield stream("element", 256, 2, MANY_DIMS, parted)
     yield stream("element", 256, 2, ALL_DIMS)
 
@@ -195,6 +210,7 @@ def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
             yield ColumnConfig(binding, align, *sizes, held, overlap)
         if folds and not columns and not names.writes and align in ("whole", "skewed") and max_cluster(device) > 1:
             yield ColumnConfig(binding, align, COLUMN_THREADS, each, spare, MANY_DIMS, 1, most, held=True, blocks=8)
-    if names.writes:
-        blocks, sizes = min(8, max_cluster(device)) if folds else 1, (COLUMN_THREADS, 8, spare, MANY_DIMS, 1, most)
-        yield ColumnConfig(binding, "element", *sizes, held=True, blocks=blocks, transposes=True)
+    sizes = (COLUMN_THREADS, 8, spare, MANY_DIMS, 1, most)
+    for held in (True, False)[not folds :] if names.writes else ():
+        blocks, overlap = min(8, max_cluster(device)) if held else 1, not held and device.capability >= (9, 0)
+        yield ColumnConfig(binding, "element", *sizes, held, overlap, blocks, transposes=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forge_core.choice import Refusal
 from forge_core.device import Device
-from forge_core.rows.arguments import FEW_SINGLE_STEPS, FEW_STEPS, tiling
+from forge_core.rows.arguments import FEW_SINGLE_STEPS, Tiling, target_blocks, tiling
 from forge_core.rows.binding import Binding
 from forge_core.rows.config import COLUMN_THREADS, LIMIT, MANY_DIMS, ColumnConfig, HeldConfig
 from forge_core.rows.listing import listed
@@ -23,14 +23,10 @@ def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnC
     if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
         return Refusal(f"at most {MANY_DIMS} dims that cannot be merged", "more")
     kind, one = problem.column_alignment(binding.widest_vec, COLUMN_THREADS), len(problem.reduced) == 1
-    able: list[ColumnConfig] = list(listed(binding, device, ColumnConfig, kind))
-    for config in able:
-        if config.transposes and problem.transposes:
-            tiles = tiling(config, problem, device)
-            few = tiles.tiles * tiles.parts * 2 < device.sm_count
-            if not few or problem.length <= FEW_STEPS * tiles.parts * tiles.groups * config.chunks:
-                return config
-    able = [config for config in able if not config.transposes and (one or config.reduced > 1)]
+    able = [config for config in listed(binding, device, ColumnConfig, kind) if one or config.reduced > 1]
+    able = [config for config in able if config.transposes == problem.transposes]
+    if problem.transposes:
+        return _transposed(able, problem, device)
     fits = [config for config in able if config.blocks == 1]
     config = fits[-1]  # the first holds rows in one block
     tiles = tiling(config, problem, device)
@@ -49,6 +45,22 @@ def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnC
         few = config is fits[0] and shared.tiles * shared.parts < 2 * cluster.resident * device.sm_count
         if shared.parts > 1 and (tiles.parts > 1 or few):
             config, tiles = cluster, shared
+    return _checked(config, problem, tiles)
+
+
+def _transposed(able: list[ColumnConfig], problem: Problem, device: Device) -> ColumnConfig | Refusal:
+    """Selects among the configurations of permuted tensors: a cluster per tile, or parts if tiles are few and long."""
+    config, parted = able[0], able[-1]
+    tiles = tiling(config, problem, device)
+    # A cluster reads again what its registers do not hold.
+    few = tiles.tiles * tiles.parts < target_blocks(config, device)
+    if few and problem.length > 2 * tiles.parts * tiles.groups * config.chunks:
+        config, tiles = parted, tiling(parted, problem, device)
+    return _checked(config, problem, tiles)
+
+
+def _checked(config: ColumnConfig, problem: Problem, tiles: Tiling) -> ColumnConfig | Refusal:
+    """The configuration, if 32 bits are enough for what it counts."""
     counted = problem.rows if tiles.parts > 1 else 0  # rows are also indexed by the launch that combines parts
     if max(problem.length + tiles.groups * config.chunks, counted, tiles.tiles * tiles.parts) >= LIMIT:
         return Refusal("fewer than 2^31 blocks, and elements of a row", f"{problem.rows} rows of {problem.length}")

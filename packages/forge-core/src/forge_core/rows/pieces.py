@@ -12,11 +12,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64, Uint32
 from cutlass.memory import SmemAllocator
 
 from forge_core.cute.copy import (
+    Window,
     behind,
     head_elements,
     load_if,
@@ -51,12 +53,20 @@ class Pieces(RowConfig):
 
     @property
     def narrowest(self) -> str:
-        """The row operand or output with the narrowest elements: if its vectors are aligned, all are."""
-        return min(self.binding.moving, key=lambda name: self.binding.dtype(name).itemsize)
+        """The operand with the narrowest elements, an output if ``unaligned``; its alignment is that of vectors."""
+        written = self.binding.program.operands.writes if self.align == "unaligned" else ()
+        return min(written or self.binding.moving, key=lambda name: self.binding.dtype(name).itemsize)
 
     def head(self, g: dict[str, cute.Tensor]) -> Int32:
-        """Elements of a row before its first aligned vector."""
-        return head_elements(g[self.narrowest], self.vec) if self.align == "shifted" else Int32(0)
+        """Elements of a row before its first vector."""
+        return head_elements(g[self.narrowest], self.vec) if self.has_edges else Int32(0)
+
+    def inner(self, head: Int32, body: Any) -> tuple[Int32, Any]:
+        """Elements before the vectors of a row, and in them: of an ``unaligned`` row without those of ``outer``."""
+        if not self.outer:
+            return head, body
+        inner = cutlass.max(body - 2 * self.outer, 0)
+        return Int32(cutlass.select_(inner > 0, head + self.outer, head)), inner
 
     def vectors(
         self, columns: Columns, part: Any, policy: Int64, smem: SmemAllocator | None = None, staged: int = 0
@@ -85,8 +95,13 @@ class Pieces(RowConfig):
         for name, tXgX in sources.items():
             held[name] = cute.make_rmem_tensor((tXgX.shape[0], kept), g[name].element_type)
             held[name].fill(self.fill_value(name, g))
+        windows: dict[tuple[str, int], Window] = {}
         for c in range(kept):
             for name in binding.loaded:
+                if self.align == "unaligned":
+                    at, fill = first + steps[c], self.fill_value(name, g)
+                    windows[name, c] = Window(g[name], at, vec, fill, inside[c], policy)
+                    continue
                 copy, tXgX = parts[name]
                 pred = vector_predicate(tXgX, inside[c])
                 cute.copy(copy, tXgX[None, c], held[name][None, c], pred=pred, cache_policy=policy)
@@ -96,6 +111,8 @@ class Pieces(RowConfig):
         arrived: list[bool] = []
 
         def read(name: str, c: int) -> Any:
+            if (name, c) in windows:
+                windows.pop((name, c)).read(held[name][None, c])
             if c < kept:
                 return held[name][None, c].load().reshape(vec)
             if not arrived:

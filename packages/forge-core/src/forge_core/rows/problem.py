@@ -32,6 +32,10 @@ from forge_core.rows.program import Operands
 ACCESS = 16
 #: Maximum elements per vector, which are in the compute dtype while they are used.
 VEC = 8
+#: Elements from which rows are read by vectors where programs write: of ``shifted`` rows, of ``unaligned`` ones, and of
+#: either with column operands.  Shorter ones have most of their elements in head and tail, and loads by element are all
+#: in flight at once.
+SHIFTED, UNALIGNED, WITH_COLUMNS = 24, 65, 513
 
 
 class Dim(NamedTuple):
@@ -46,7 +50,8 @@ class Alignment(NamedTuple):
 
     Attributes:
         kind: ``"whole"``: rows begin at a boundary and are whole vectors.  ``"shifted"``: rows begin at any distance
-            from a boundary, the same in all row operands and outputs.  ``"element"``: neither.
+            from a boundary, the same in all row operands and outputs.  ``"unaligned"``: the same in all outputs.
+            ``"element"``: none of these, or too short for vectors at any distance.
         vec: elements per vector: 16 bytes of the narrowest row operand or output, or 8; 1 for ``"element"``.
     """
 
@@ -130,8 +135,8 @@ class Problem:
         )
         problem = cls(operands, rows, *rest)
         if problem.kind == "strided" and len(rows) > 1:
-            # Rows that are neighbors in the first operand.
-            nearest = min(reversed(rows), key=lambda dim: abs(dim.strides[0]))
+            # Rows that are neighbors in the first operand, unless it is expanded along the dim.
+            nearest = min(reversed(rows), key=lambda dim: abs(dim.strides[0]) or math.inf)
             problem = cls(operands, (*(dim for dim in rows if dim is not nearest), nearest), *rest)
         return problem
 
@@ -155,11 +160,20 @@ class Problem:
         begins = self._begins(self.kept)
         if self.length % vec == 0 and not [i for i in self.stepping if math.gcd(*begins[i]) % widths[i]]:
             return Alignment("whole", vec)
-        lead = next(begins[i] for i in self.moving if widths[i] == vec)
-        shifts = [(n - at) % widths[i] for i in self.moving for n, at in zip(begins[i], lead, strict=True)]
-        if self.length >= 2 * vec and not any(shifts):
-            return Alignment("shifted", vec)
+        written = [i for i in self.moving if i >= self.operands.inputs]
+        for kind, same in (("shifted", self.moving), ("unaligned", written)):
+            if not same or self.length < self.least(kind, vec):
+                continue
+            lead = begins[max(same, key=widths.__getitem__)]
+            if not any((n - at) % widths[i] for i in same for n, at in zip(begins[i], lead, strict=True)):
+                return Alignment(kind, vec)
         return Alignment("element", 1)
+
+    def least(self, kind: str, vec: int) -> int:
+        """Elements from which ``shifted`` or ``unaligned`` rows are read by vectors of ``vec`` elements."""
+        if self.operands.columns:
+            return WITH_COLUMNS
+        return 2 * vec if not self.operands.writes else SHIFTED if kind == "shifted" else UNALIGNED
 
     def _begins(self, dims: Sequence[Dim]) -> list[tuple[int, ...]]:
         """For each operand, offset of the first element from a boundary, and the stride of each dim, in elements."""
@@ -198,7 +212,7 @@ class Problem:
         """Whether rows are contiguous in all outputs of row length, and neighbors in an input: a permuted tensor."""
         kept, step = self.kept[-1].strides, self.reduced[0].strides
         written = [step[i] for i in self.stepping if i >= self.operands.inputs]
-        near = any(abs(kept[i]) < abs(step[i]) for i in self.stepping if i < self.operands.inputs)
+        near = any(0 < abs(kept[i]) < abs(step[i]) for i in self.moving if i < self.operands.inputs)
         return self.kind == "strided" and len(self.reduced) == 1 and {*written} == {1} and near
 
     def of_rows(self, least: int) -> Problem:

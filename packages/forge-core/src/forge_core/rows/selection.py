@@ -28,6 +28,7 @@ from forge_core.errors import UnsupportedError
 from forge_core.op.launch import Variant
 from forge_core.rows.arguments import (
     block_threads,
+    bytes_in_flight,
     row_parts,
     tiling,
 )
@@ -191,10 +192,15 @@ def _aligns(problem: Problem) -> tuple[str, ...] | Refusal:
         return Refusal("rows that have elements", "none")
     if len(problem.kept) > MANY_DIMS:
         return Refusal(f"rows numbered by at most {MANY_DIMS} dims", str(len(problem.kept)))
-    kind, vec = problem.alignment.kind, problem.alignment.vec
-    if kind == "whole" and len(problem.kept) > 1:
-        kind = "shifted" if problem.length >= 2 * vec else "element"
-    return (kind, "shifted") if kind == "whole" else (kind,)  # whole rows are shifted ones too
+    if problem.alignment.kind == "whole" and len(problem.kept) == 1:
+        return ("whole", "shifted")  # whole rows are shifted ones too
+    return (_unaligned(problem),)
+
+
+def _unaligned(problem: Problem) -> str:
+    """The alignment of contiguous rows for kernels that do not have rows of whole vectors."""
+    kind, vec = problem.alignment
+    return kind if kind != "whole" else "shifted" if problem.length >= problem.least("shifted", vec) else "element"
 
 
 def _fitting(configs: Iterable[HeldConfig], problem: Problem) -> list[HeldConfig]:
@@ -240,7 +246,7 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
         blocks = config.blocks
         if best_rank[:2] == (sm_count, True) and blocks > best.blocks:
             break  # larger clusters rank lower
-        in_flight = config.in_flight(vectors, rows, sm_count)
+        in_flight = bytes_in_flight(config, vectors, rows, device)
         # Rows fewer than multiprocessors are spread over more blocks, if each has enough vectors.
         busy = rows * (blocks if vectors >= spread * blocks else 1)
         # An exchange of more blocks takes longer, and more bytes of other rows in flight hide it.
@@ -288,12 +294,11 @@ def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool 
     if dims > ALL_DIMS:
         return Refusal(f"at most {ALL_DIMS} dims that cannot be merged", f"{dims}; pass a contiguous() tensor")
     contiguous = problem.kind in ("inner", "empty") and len(problem.kept) <= MANY_DIMS
-    kind = problem.alignment.kind if contiguous else "element"
-    if kind == "whole":
-        kind = "shifted" if problem.length >= 2 * problem.alignment.vec else "element"
-    reduced = 0 if contiguous else MANY_DIMS if dims <= MANY_DIMS else ALL_DIMS
+    kind = _unaligned(problem) if contiguous else "element"
+    strided = (MANY_DIMS,) if dims <= MANY_DIMS else (ALL_DIMS,)
     able = listed(binding, device, StreamConfig, kind)
-    fits = [config for config in able if (config.reduced, config.parted) == (reduced, parted)]
+    dims_of = (0, *strided) if contiguous else strided
+    fits = [c for reduced in dims_of for c in able if (c.reduced, c.parted) == (reduced, parted)]
     if parted and not binding.program.folds:
         return Refusal("a program with folds, whose partial results can be combined", "a map")
     return fits[0] if fits else Refusal(f"rows of at most {MANY_DIMS} dims", f"{dims} dims")

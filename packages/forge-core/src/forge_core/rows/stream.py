@@ -77,14 +77,14 @@ class Stream(StreamConfig, PartedKernel):
 
         # Aligned vectors in tiles; the first threads also have an element of the head or tail each.
         head = Int32(self.head(g))
-        body = (length - head) // self.vec * self.vec
+        head, body = self.inner(head, (length - head) // self.vec * self.vec)
         step = self.threads * self.vec * self.chunks
         begin, end = Int32(0), Int32((body + (step - 1)) // step)
         if const_expr(self.parted):
             span = (end + (parts - 1)) // parts
             begin, end = cutlass.min(part * span, end), cutlass.min(part * span + span, end)
         edges = []
-        if const_expr(self.align == "shifted"):
+        if const_expr(self.has_edges):
             i = Int64(cutlass.select_(thread < head, Int64(thread), thread + body))
             edges = [self.element(g, i, (thread < length - body) & (part == 0))]
 

@@ -4,6 +4,7 @@ Registers follow from ``resident`` blocks, and nothing spills.  Widths follow fr
 
     whole      vectors, in accesses of at most 16 bytes
     shifted    the same, and elements of head and tail; column operands by 16 bytes, and by element where a row ends
+    unaligned  the same, and row operands by 16 bytes
     element    an element; so too a scalar, a result, a gather, and of a broadcast row operand
 
 Shared memory holds an accumulator for each warp and exchange, and staged vectors.  A launch loads what its part of the
@@ -102,8 +103,9 @@ def _widths(config: RowConfig, name: str) -> set[int]:
     access = min(ACCESS, config.vec * size)
     if config.align == "skewed":
         return {size} if column else {access, size}
-    if config.align == "shifted":
-        return {ACCESS if column else access, size}
+    if config.has_edges:
+        window = config.align == "unaligned" and name in config.binding.loaded
+        return {ACCESS if column or window else access, size}
     return {size if column and isinstance(config, ColumnConfig) else access}
 
 
@@ -128,7 +130,7 @@ def _held(config: HeldConfig, arch: str) -> Expect:
     count, folds = _exchanges(config)
     count, cluster = count * config.sized, config.blocks > 1
     # Staged column operands: of unaligned rows a thread reads what its neighbor loaded.
-    barriers = int(config.columns_staged and config.align == "shifted")
+    barriers = int(config.columns_staged and config.has_edges)
     if not cluster:
         barriers += count * (3 if config.in_grid else 1)
     shared, cluster_barriers = config.shared(config.threads), 2 * (cluster and count > 0)
@@ -162,12 +164,12 @@ def _passes(
 def _column(config: ColumnConfig, arch: str) -> Expect | tuple[Expect, ...]:
     """In a cluster, totals are combined in each block, and then in all; blocks wait for each other before and after.
 
-    Transposed outputs take two barriers in the first iteration, and in the loop over the others.
+    Transposed outputs take two barriers in the first iteration, and in the loop over the others, of the last launch.
     """
     expected = _passes(config, 3, 4) if config.blocks > 1 else _passes(config, 2)
-    if config.transposes and isinstance(expected, Expect):
-        return replace(expected, barriers=expected.barriers + 4)
-    return expected
+    *before, last = expected if isinstance(expected, tuple) else (expected,)
+    last = replace(last, barriers=last.barriers + 4 * config.transposes)
+    return (*before, last) if before else last
 
 
 def _persistent(config: PersistentConfig, arch: str) -> Expect | tuple[Expect, ...]:
