@@ -16,6 +16,8 @@ HELD = {True: 2**18, False: 2**16}
 GRID = 2**19
 #: Elements of a row that a thread is sure to hold.
 ALONE = 16
+#: Elements of a row from which it is sure to have vectors, if it is not whole vectors.
+SHIFTED = 24
 #: Bytes of a row that a block of single_pass holds at most.
 LONGEST = 160 * 1024
 
@@ -45,7 +47,8 @@ def able(variant, x, dim, *, tensors=1, op="softmax"):
     if variant == "grid":
         if not contiguous or not clusters or op == "logsumexp_backward":
             return False
-        sure = x.numel() // length <= 8 and length * x.element_size() >= 32 and nbytes <= GRID
+        vectors = length * x.element_size() >= 32 and (length >= SHIFTED or length * x.element_size() % 16 == 0)
+        sure = x.numel() // length <= 8 and vectors and nbytes <= GRID
         return True if sure else None
     assert variant in LADDER
     if x.dtype not in LADDER_DTYPES:
