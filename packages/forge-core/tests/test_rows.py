@@ -223,6 +223,19 @@ def test_short_rows_are_read_by_element_unless_aligned():
     assert problem_of(torch.empty(4, 513)).alignment == ("shifted", 4)
 
 
+def test_rows_of_pairs_with_column_operands_are_read_by_pairs():
+    assert problem_of(torch.empty(4, 510)).alignment == ("paired", 2)
+    assert problem_of(torch.empty(4, 16, dtype=BF16)[:, :14]).alignment == ("element", 1)
+    assert problem_of(torch.empty(4, 24, dtype=BF16)[:, 1:23]).alignment == ("element", 1)
+    assert problem_of(torch.empty(4, 24, dtype=BF16)[:, 2:24]).alignment == ("paired", 2)
+    heads = torch.empty(1000, 3, 8, 64, dtype=BF16)[:, 0]  # whole rows, of two kept dims
+    for x, lanes in ((torch.empty(1000, 172, dtype=BF16), 32), (heads, 8)):
+        problem = problem_of(x)
+        name, config, _ = select("scaled", binding_of(problem, BF16), problem, H200)
+        assert (name, config.align, config.vec, config.lanes, config.chunks) == ("held", "paired", 2, lanes, 4)
+        assert select("scaled", binding_of(problem, BF16), problem, H200, "stream")[1].align != "paired"
+
+
 def test_outputs_that_begin_at_other_places_are_written_by_element():
     x, y, z = torch.empty(4, 65), torch.empty(4, 66)[:, 1:], torch.empty(4, 65)
     problem = Problem.of(Twice.operands, (x, y, z), (4, 65), (1,))

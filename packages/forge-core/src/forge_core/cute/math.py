@@ -13,12 +13,10 @@ relative error of abs(d) 2^-24.  Results below 2^-126 are 0.
 from __future__ import annotations
 
 import math
-import operator
-from functools import reduce
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import BFloat16, Float32, Int64, Uint32
+from cutlass import BFloat16, Float32, Int32, Int64, Uint32
 from cutlass.cute import TensorSSA
 
 LOG2_E = math.log2(math.e)
@@ -84,20 +82,22 @@ def divisor(n: Any) -> Any:
 
 
 @cute.jit
-def step_dims(n: Int64, dims: tuple, offsets: tuple):
+def step_dims(n: Int64, dims: tuple, offsets: tuple, nested: Int32):
     """Splits the coordinates of dims off a linear index; if all have size 1, that costs one branch.
 
-    A branch for each dim would be several jumps ahead of a kernel's first load, over code that a cold cache lacks.
+    A branch for each dim would be several jumps ahead of a kernel's first load, over code that a cold cache lacks; and
+    so are reads of the sizes, which are constants.
 
     Args:
         n: linear index; below 2^32 unless all sizes are 1.
         dims: of each dim, the innermost first: its size, and its stride in each tensor.
         offsets: offset in each tensor.
+        nested: 1 if all sizes are 1.
 
     Returns:
         The linear index of the remaining dims, and the offsets with those of these dims added.
     """
-    if reduce(operator.or_, [Uint32(size) for size, _ in dims]) != 1:
+    if nested != 1:
         for size, strides in dims:
             quotient = Int64(Uint32(n) // Uint32(size))
             place = n - quotient * Int64(size)

@@ -39,7 +39,7 @@ class Columns:
         self.g, self.first, self.count, self.thread, self.threads = g, first, count, thread, threads
         self.names, self.epoch = config.binding.program.operands.columns, Epoch()
         self.staged = getattr(config, "columns_staged", False)
-        self._config, self._whole = config, config.align == "whole"
+        self._config, self._whole = config, config.align in ("whole", "paired")
         self._staged_tensors: dict[str, tuple[cute.Tensor, Int32]] = {}
         self._arrived = False
 

@@ -32,7 +32,8 @@ class RowConfig:
         align: ``"whole"``: rows of aligned vectors; with one kept dim, except in ``ColumnConfig``.  ``"shifted"``:
             contiguous rows at any distance from a 16-byte boundary, the same in all row operands and outputs.
             ``"unaligned"``: the same in all outputs.  ``"skewed"``: neighboring rows whose elements are at any such
-            distance, which changes from element to element.  ``"element"``: any others.
+            distance, which changes from element to element.  ``"paired"``: rows of aligned pairs of elements.
+            ``"element"``: any others.
         threads: threads per block; the maximum if ``sized``.
         chunks: vectors per thread and operand in flight.
         spare: registers per thread besides the elements it holds.
@@ -84,7 +85,7 @@ class RowConfig:
     @cached_property
     def vec(self) -> int:
         """Elements per vector."""
-        return 1 if self.align == "element" else self.binding.widest_vec
+        return {"element": 1, "paired": 2}.get(self.align, self.binding.widest_vec)
 
     @property
     def registers(self) -> int:
@@ -124,9 +125,15 @@ class RowConfig:
         return count * (total * self.exchange_partials + 32) if self.exchange_partials and program.folds else 0
 
     @property
+    def columns_early(self) -> bool:
+        """Whether vectors of column operands are loaded with the row instead of where they are used."""
+        return False
+
+    @property
     def column_registers(self) -> int:
-        """Registers of column operands: two vectors each, or three where they are shifted in registers."""
-        vectors, operands = 2 if self.align == "whole" else 3, self.binding.program.operands
+        """Registers of column operands: all vectors, or two each, or three where they are shifted in registers."""
+        vectors, operands = 2 if self.align in ("whole", "paired") else 3, self.binding.program.operands
+        vectors = self.chunks if self.columns_early else vectors
         return sum(vectors * self.vec * self.binding.dtype(n).itemsize // 4 + 4 for n in operands.columns)
 
     @cached_property
@@ -221,6 +228,11 @@ class HeldConfig(SharedRowConfig):
     def merges(self) -> bool:
         """Not moments in one block, whose two exchanges take less time than the arithmetic of a merge."""
         return super().merges and not (self.binding.program.merge == "moments" and self.blocks == 1)
+
+    @property
+    def columns_early(self) -> bool:
+        """Whether vectors of column operands are loaded with the row: those of few rows have not arrived otherwise."""
+        return self.lanes > 0 and self.align != "element"
 
     @property
     def exchange_partials(self) -> int:

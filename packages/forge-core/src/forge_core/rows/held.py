@@ -52,7 +52,7 @@ class Held(HeldConfig, SharedRowKernel):
         each = 1 if const_expr(self.sized) else threads // self.lanes * self.rows
         groups = (rows + (each - 1)) // each
         name_kernel(self.kernel, self.kernel_name)
-        slots = (self.scratch(args), args[-2]) if const_expr(self.in_grid) else (Int64(0), Int64(0))
+        slots = (self.scratch(args), args[-2]) if const_expr(self.in_grid) else ()
         sizes = Int32(length), Int32(threads), Uint32(parts), Int64(rows), self.policy(rows, length)
         self.kernel(pointers, slots, sizes, dims, numbers).launch(
             grid=(Int32(parts), Int32(rows), 1) if const_expr(self.in_grid) else (Int32(groups * parts), 1, 1),

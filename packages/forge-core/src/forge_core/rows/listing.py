@@ -47,6 +47,8 @@ _REDUCED_ROWS = (*_THREAD_ROWS, (128, 16, 8, 1), (512, 0, 8, 1))
 _WRITTEN_ROWS = (*_THREAD_ROWS, (128, 2, 4, 2), (128, 4, 6, 1), (128, 8, 8, 1))
 _COLUMN_ROWS = ((128, 1, 4, 2), (128, 2, 4, 2), (128, 4, 4, 1), (128, 4, 8, 1))
 _COLUMN_ROWS += ((128, 8, 8, 1), (128, 16, 8, 1), (128, 32, 8, 1), (128, 32, 16, 1))
+# Rows of pairs of elements with column operands: threads per block, lanes per row, pairs per lane.
+_PAIRED_ROWS = ((128, 4, 4), (128, 8, 4), (128, 16, 4), (128, 32, 4), (128, 32, 8))
 
 # Longer rows: maximum threads per block, blocks per row, words per thread.
 _BLOCK_ROWS = (
@@ -113,7 +115,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     unaligned = [(threads, min(blocks, clusters), room) for threads, blocks, room in _UNALIGNED_ROWS]
     if not binding.program.folds:  # a row of a map has any number of blocks
         longer = unaligned = [(256, 0, _SOME)]
-    lane_rows = _WARP_ROWS[-1:] if columns else _WARP_ROWS[1:]
+    lane_rows = () if columns else _WARP_ROWS[1:]  # windows of column operands take a warp longer than a block
     for align in ("whole", "shifted"):
         for threads, lanes, chunks in _WARP_ROWS if align == "whole" else lane_rows:
             # A thread that holds a row and writes nothing has registers for another row, and bytes in flight.
@@ -129,7 +131,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
             limit = _GRID_REGISTERS if device.capability < (10, 0) else _GRID_REGISTERS_NEWER
             yield from itertools.islice((config for config in most if config.registers <= limit), 1)
     if _mixes(binding):
-        for threads, lanes, chunks in lane_rows if columns else lane_rows[1:]:
+        for threads, lanes, chunks in lane_rows[1:]:
             yield held("unaligned", threads, lanes, chunks)
         for threads, blocks, room in unaligned:
             yield held("unaligned", threads, 0, max(1, room // words), blocks)
@@ -145,6 +147,8 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     staged = min(_STAGED // words, vectors - kept)
     if clusters > 1 and stages and kept and staged > 0:
         yield held("whole" if columns else "shifted", _STAGED_THREADS, 0, kept + staged, clusters, staged)
+    for threads, lanes, chunks in _PAIRED_ROWS if columns else ():
+        yield held("paired", threads, lanes, chunks)
     for threads, lanes, chunks, rows in _COLUMN_ROWS if columns else _WRITTEN_ROWS if writes else _REDUCED_ROWS:
         yield held("element", threads, lanes, chunks, rows=rows)
 

@@ -134,6 +134,8 @@ class Pieces(RowConfig):
         for c in range(self.chunks):
             registers = {n: partial(read, n, c) for n in binding.loaded}
             later = {n: partial(columns.read, n, c) for n in columns.names}
+            if self.columns_early:
+                registers, later = registers | {n: partial(_same, columns.read(n, c)) for n in columns.names}, {}
             if columns.staged:  # in shared memory: no need to load a vector ahead
                 registers, later = registers | later, {}
             more = {
@@ -187,3 +189,8 @@ class Pieces(RowConfig):
         for rX in (r for piece in pieces for r in piece.held if self.rematerializes):
             if rX.element_type.width in (8, 16):
                 opaque(rX, zero)
+
+
+def _same(x: Any) -> Any:
+    """A vector that is loaded."""
+    return x

@@ -36,6 +36,8 @@ VEC = 8
 #: either with column operands.  Shorter ones have most of their elements in head and tail, and loads by element are all
 #: in flight at once.
 SHIFTED, UNALIGNED, WITH_COLUMNS = 24, 65, 513
+#: Elements from which rows of pairs of elements are read by pairs, where there are column operands.
+PAIRED = 16
 
 
 class Dim(NamedTuple):
@@ -51,8 +53,10 @@ class Alignment(NamedTuple):
     Attributes:
         kind: ``"whole"``: rows begin at a boundary and are whole vectors.  ``"shifted"``: rows begin at any distance
             from a boundary, the same in all row operands and outputs.  ``"unaligned"``: the same in all outputs.
-            ``"element"``: none of these, or too short for vectors at any distance.
-        vec: elements per vector: 16 bytes of the narrowest row operand or output, or 8; 1 for ``"element"``.
+            ``"paired"``: rows of aligned pairs of elements, with column operands and too short for vectors at any
+            distance.  ``"element"``: none of these, or too short.
+        vec: elements per vector: 16 bytes of the narrowest row operand or output, or 8; 2 for ``"paired"``, 1 for
+            ``"element"``.
     """
 
     kind: str
@@ -167,7 +171,13 @@ class Problem:
             lead = begins[max(same, key=widths.__getitem__)]
             if not any((n - at) % widths[i] for i in same for n, at in zip(begins[i], lead, strict=True)):
                 return Alignment(kind, vec)
-        return Alignment("element", 1)
+        even = self.length % 2 == 0 and not [i for i in self.stepping if math.gcd(*begins[i]) % 2]
+        return Alignment("paired", 2) if self.pairs and even else Alignment("element", 1)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether rows of pairs of elements are read by pairs: rows that are not short, with column operands."""
+        return bool(self.operands.columns) and self.length >= PAIRED
 
     def least(self, kind: str, vec: int) -> int:
         """Elements from which ``shifted`` or ``unaligned`` rows are read by vectors of ``vec`` elements."""

@@ -200,7 +200,9 @@ def _aligns(problem: Problem) -> tuple[str, ...] | Refusal:
 def _unaligned(problem: Problem) -> str:
     """The alignment of contiguous rows for kernels that do not have rows of whole vectors."""
     kind, vec = problem.alignment
-    return kind if kind != "whole" else "shifted" if problem.length >= problem.least("shifted", vec) else "element"
+    if kind != "whole" or problem.length >= problem.least("shifted", vec):
+        return "shifted" if kind == "whole" else kind
+    return "paired" if problem.pairs else "element"
 
 
 def _fitting(configs: Iterable[HeldConfig], problem: Problem) -> list[HeldConfig]:
@@ -234,9 +236,10 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
     if fits[0].lanes:
         return fits[0]
     rows, sm_count, vectors = problem.rows, device.sm_count, problem.length // fits[0].vec or 1
-    if rows * 16 <= sm_count:  # few rows: as many multiprocessors as possible
-        return max(fits, key=lambda config: (-config.chunks, config.blocks))
     measured = thresholds().on(device)
+    if rows * 16 <= sm_count:  # few rows: as many multiprocessors as possible, if a block has enough vectors
+        long = vectors >= measured["spread_vectors"]
+        return max(fits, key=lambda config: (long or config.blocks == 1, -config.chunks, config.blocks))
     spread, almost, enough = measured["spread_vectors"], measured["almost_bytes"], measured["enough_bytes"]
     # Resident warps, which few vectors per thread allow, gain more than bytes in flight.
     compute_bound = binding.wide_columns and binding.loaded_bytes < 4
@@ -295,6 +298,7 @@ def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool 
         return Refusal(f"at most {ALL_DIMS} dims that cannot be merged", f"{dims}; pass a contiguous() tensor")
     contiguous = problem.kind in ("inner", "empty") and len(problem.kept) <= MANY_DIMS
     kind = _unaligned(problem) if contiguous else "element"
+    kind = "element" if kind == "paired" else kind
     strided = (MANY_DIMS,) if dims <= MANY_DIMS else (ALL_DIMS,)
     able = listed(binding, device, StreamConfig, kind)
     dims_of = (0, *strided) if contiguous else strided
