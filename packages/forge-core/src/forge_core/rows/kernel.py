@@ -56,7 +56,9 @@ class RowKernel(Pieces):
         end = first + (self.rank + self.reduced) * (1 + count)
         sizes = args[at + 1 : first] if self.sizes > 1 else args[at + 1] if self.sizes else self.threads
         inner = args[first + 1 + count : first + self.rank * (1 + count) : 1 + count]
-        dims = (Int32(reduce(operator.or_, inner, 1)), *args[first:end])
+        nested = reduce(operator.or_, inner, 1)
+        nested = nested & 2**31 - 1 if isinstance(nested, int) else nested
+        dims = (Int32(nested), *args[first:end])
         return pointers, args[at], sizes, dims, args[end : -1 - self.in_grid]
 
     def scratch(self, args: Sequence[Any]) -> Any:
