@@ -16,7 +16,7 @@ import math
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import BFloat16, Float32, Int32, Int64, Uint32
+from cutlass import BFloat16, Float32, Int64, Uint32
 from cutlass.cute import TensorSSA
 
 LOG2_E = math.log2(math.e)
@@ -82,17 +82,16 @@ def divisor(n: Any) -> Any:
 
 
 @cute.jit
-def step_dims(n: Int64, dims: tuple, offsets: tuple, nested: Int32):
+def step_dims(n: Int64, dims: tuple, offsets: tuple, nested: Any):
     """Splits the coordinates of dims off a linear index; if all have size 1, that costs one branch.
 
-    A branch for each dim would be several jumps ahead of a kernel's first load, over code that a cold cache lacks; and
-    so are reads of the sizes, which are constants.
+    A branch for each dim would be several jumps ahead of a kernel's first load, over code that a cold cache lacks.
 
     Args:
         n: linear index; below 2^32 unless all sizes are 1.
         dims: of each dim, the innermost first: its size, and its stride in each tensor.
         offsets: offset in each tensor.
-        nested: 1 if all sizes are 1.
+        nested: the bitwise or of the sizes, 1 if all are 1.
 
     Returns:
         The linear index of the remaining dims, and the offsets with those of these dims added.

@@ -47,7 +47,7 @@ class Column(ColumnConfig, PartedKernel):
     def __call__(self, *args: Any):
         """Launches a block per part of each tile; ``args``: see :meth:`RowKernel.unpack`."""
         pointers, length, (parts, width, step, threads), dims, numbers = self.unpack(args)
-        inner, rows = dims[1 + (self.rank - 1) * (1 + len(pointers))], self.rows_of(dims)
+        inner, rows = dims[(self.rank - 1) * (1 + len(pointers))], self.rows_of(dims)
         tiles, parts = (inner + (step - 1)) // step, Int32(parts)
         scratch = self.scratch(args) if const_expr(self.workspace) else Int64(0)
         row = pointers, scratch, Int32(length), dims, numbers
@@ -86,7 +86,7 @@ class Column(ColumnConfig, PartedKernel):
         program, names, passes, vec = self.binding.program, self.binding.program.operands, self.passes, self.vec
         (width, step, threads, groups, steps, span, parts, divisors, policy), smem = sizes, SmemAllocator()
         (block, part, _), rows = cute.arch.block_idx(), self.rows_of(dims)
-        inner = dims[1 + (self.rank - 1) * (1 + len(pointers))]
+        inner = dims[(self.rank - 1) * (1 + len(pointers))]
         lead(self.overlap and ALL < self.launches[-1] != pass_index)
         cluster = Cluster(part, parts) if const_expr(self.blocks > 1) else None
 

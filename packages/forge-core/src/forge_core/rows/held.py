@@ -54,7 +54,7 @@ class Held(HeldConfig, SharedRowKernel):
         name_kernel(self.kernel, self.kernel_name)
         slots = (self.scratch(args), args[-2]) if const_expr(self.in_grid) else ()
         sizes = Int32(length), Int32(threads), Uint32(parts), Int64(rows), self.policy(rows, length)
-        self.kernel(pointers, slots, sizes, dims, numbers).launch(
+        self.kernel(pointers, slots, sizes, (self.nested(dims), *dims), numbers).launch(
             grid=(Int32(parts), Int32(rows), 1) if const_expr(self.in_grid) else (Int32(groups * parts), 1, 1),
             block=(Int32(threads), 1, 1) if const_expr(self.sized) else (threads, 1, 1),
             max_number_threads=(self.threads, 1, 1) if const_expr(self.sized) else (0, 0, 0),
@@ -67,6 +67,7 @@ class Held(HeldConfig, SharedRowKernel):
     @cute.kernel
     def kernel(self, pointers: tuple, slots: tuple, sizes: tuple, dims: tuple, numbers: tuple):
         (length, threads, parts, rows, policy), program, smem = sizes, self.binding.program, SmemAllocator()
+        nested, dims = dims[0], dims[1:]
         thread, (block, group, _) = cute.arch.thread_idx()[0], map(Uint32, cute.arch.block_idx())
         if const_expr(not self.in_grid):
             block, group = block % (self.blocks or parts), block // (self.blocks or parts)
@@ -87,7 +88,7 @@ class Held(HeldConfig, SharedRowKernel):
                 # Lane groups past the last row are clamped to it with count 0, so that the warp stays converged.
                 row = (row * self.rows + turn) * (self.threads // width) + thread // width
                 source, count = cutlass.min(row, rows - 1), Int32(cutlass.select_(row < rows, length, 0))
-            g = self.row_of(pointers, length, dims, source)
+            g = self.row_of(pointers, length, dims, source, nested=nested)
             held.append((row, count, g, self.load(g, count, who, smem, policy)))
 
         for row, count, g, pieces in held:

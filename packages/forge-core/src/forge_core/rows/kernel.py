@@ -39,8 +39,6 @@ class RowKernel(Pieces):
     def unpack(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments of a launch as pointers, row length, sizes, dims and numbers.
 
-        The first of ``dims`` is 1 if all kept dims but the outermost have size 1.
-
         ``args``: pointers in the order of the binding, then that of the workspace if there is one; the row length; the
         sizes, such as threads per block; for each kept dim, outermost first, its size and its stride in each operand;
         the same for each of ``reduced`` dims; the numbers, as float64; the launch's unique number if it has one; the
@@ -55,11 +53,7 @@ class RowKernel(Pieces):
         first = at + 1 + self.sizes
         end = first + (self.rank + self.reduced) * (1 + count)
         sizes = args[at + 1 : first] if self.sizes > 1 else args[at + 1] if self.sizes else self.threads
-        inner = args[first + 1 + count : first + self.rank * (1 + count) : 1 + count]
-        nested = reduce(operator.or_, inner, 1)
-        nested = nested & 2**31 - 1 if isinstance(nested, int) else nested
-        dims = (Int32(nested), *args[first:end])
-        return pointers, args[at], sizes, dims, args[end : -1 - self.in_grid]
+        return pointers, args[at], sizes, args[first:end], args[end : -1 - self.in_grid]
 
     def scratch(self, args: Sequence[Any]) -> Any:
         """The address of the workspace."""
@@ -68,16 +62,27 @@ class RowKernel(Pieces):
     def rows_of(self, dims: Sequence[Any]) -> Any:
         """The number of rows."""
         each = 1 + len(self.binding.program.operands.tensors)
-        return reduce(operator.mul, dims[1 : self.rank * each + 1 : each])
+        return reduce(lambda a, b: a * b, dims[: self.rank * each : each])
 
     def resources(self, threads: Any) -> dict[str, Any]:
         """Launch bounds and bytes of shared memory, for blocks of ``threads`` threads."""
         return {**launch_bounds(self.resident), "smem": self.shared(threads)}
 
-    def row_of(self, pointers: Any, length: Any, dims: Any, row: Int64, *, first: bool = False) -> dict[str, Any]:
-        """A row of each operand as a tensor; with ``first`` the first of the neighboring rows that contain it."""
+    def nested(self, dims: Sequence[Any]) -> Int32:
+        """1 if all kept dims but the outermost have size 1: made on the host, it spares a kernel reads of constants."""
+        each = 1 + len(self.binding.program.operands.tensors)
+        found = reduce(operator.or_, dims[each : self.rank * each : each], 1)
+        return Int32(found & 2**31 - 1 if isinstance(found, int) else found)
+
+    def row_of(
+        self, pointers: Any, length: Any, dims: Any, row: Int64, *, first: bool = False, nested: Int32 | None = None
+    ) -> dict[str, Any]:
+        """A row of each operand as a tensor; with ``first`` the first of the neighboring rows that contain it.
+
+        ``nested``: see :meth:`nested`.
+        """
         names, each = self.binding.program.operands, 1 + len(pointers)
-        groups = [dims[1 + i * each : 1 + (i + 1) * each] for i in range(self.rank + self.reduced)]
+        groups = [dims[i * each : (i + 1) * each] for i in range(self.rank + self.reduced)]
         kept, reduced = groups[: self.rank - first], groups[self.rank :]
         address = dict(zip(self.binding.order or names.tensors, pointers, strict=True))
         per_row = [i for i, name in enumerate(names.tensors) if name not in names.columns + names.accumulates]
@@ -85,7 +90,8 @@ class RowKernel(Pieces):
         rest, offsets = row, tuple(Int64(0) for _ in per_row)
         if len(kept) > 1:
             others = tuple((size, tuple(strides[i] for i in per_row)) for size, *strides in kept[:0:-1])
-            rest, offsets = step_dims(rest, others, offsets, dims[0])
+            one = nested if nested is not None else reduce(operator.or_, [Uint32(size) for size, _ in others])
+            rest, offsets = step_dims(rest, others, offsets, one)
         begins = {i: offset + rest * kept[0][1 + i] for i, offset in zip(per_row, offsets, strict=True)}
         tensors = {}
         for i, name in enumerate(names.tensors):
@@ -104,7 +110,7 @@ class RowKernel(Pieces):
     def neighbor(self, g: dict[str, cute.Tensor], dims: Sequence[Any], column: Int64) -> dict[str, cute.Tensor]:
         """The row at an offset of ``column`` rows along the innermost kept dim."""
         names, each = self.binding.program.operands, len(g)
-        strides = dims[1 + self.rank * (1 + each) - each : 1 + self.rank * (1 + each)]
+        strides = dims[self.rank * (1 + each) - each : self.rank * (1 + each)]
         return {
             name: t if name in names.columns else cute.make_tensor(t.iterator + column * stride, t.layout)
             for (name, t), stride in zip(g.items(), strides, strict=True)
