@@ -32,8 +32,7 @@ class RowConfig:
         align: ``"whole"``: rows of aligned vectors; with one kept dim, except in ``ColumnConfig``.  ``"shifted"``:
             contiguous rows at any distance from a 16-byte boundary, the same in all row operands and outputs.
             ``"unaligned"``: the same in all outputs.  ``"skewed"``: neighboring rows whose elements are at any such
-            distance, which changes from element to element.  ``"paired"``: rows of aligned pairs of elements.
-            ``"element"``: any others.
+            distance, another one for each.  ``"paired"``: rows of aligned pairs of elements.  ``"element"``: others.
         threads: threads per block; the maximum if ``sized``.
         chunks: vectors per thread and operand in flight.
         spare: registers per thread besides the elements it holds.
@@ -113,11 +112,7 @@ class RowConfig:
         return self.threads // 32
 
     def shared(self, threads: Any) -> Any:
-        """Bytes of shared memory per block: those of the exchanges.
-
-        Args:
-            threads: threads per block.
-        """
+        """Bytes of shared memory per block of ``threads`` threads: those of the exchanges."""
         program = self.binding.program
         each, count = (len(program.folds), 1) if self.merges else (1, len(program.folds))
         total = 1 << (each * self.binding.compute.itemsize - 1).bit_length()
@@ -132,9 +127,9 @@ class RowConfig:
     @property
     def column_registers(self) -> int:
         """Registers of column operands: all vectors, or two each, or three where they are shifted in registers."""
-        vectors, operands = 2 if self.align in ("whole", "paired") else 3, self.binding.program.operands
-        vectors = self.chunks if self.columns_early else vectors
-        return sum(vectors * self.vec * self.binding.dtype(n).itemsize // 4 + 4 for n in operands.columns)
+        vectors = self.chunks if self.columns_early else 2 if self.align in ("whole", "paired") else 3
+        sizes = [self.binding.dtype(name).itemsize for name in self.binding.operands.columns]
+        return sum(vectors * self.vec * size // 4 + 4 for size in sizes)
 
     @cached_property
     def resident(self) -> int:
@@ -293,11 +288,10 @@ class HeldConfig(SharedRowConfig):
         One more for elements of 4 bytes: fewer resident blocks leave more of the L1, where accesses of unaligned rows
         hit the lines that they share.
         """
-        binding, columns = self.binding, self.binding.program.operands.columns
         if not self.columns_staged:
             return super().column_registers
-        sizes = [binding.dtype(n).itemsize for n in columns]
-        return sum((self.vec * n // 4 + 8) * (len(binding.loaded) - 1 + (n > 2)) for n in sizes)
+        sizes = [self.binding.dtype(n).itemsize for n in self.binding.operands.columns]
+        return sum((self.vec * n // 4 + 8) * (len(self.binding.loaded) - 1 + (n > 2)) for n in sizes)
 
     @property
     def rematerializes(self) -> bool:
