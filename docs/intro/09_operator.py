@@ -17,7 +17,7 @@ import torch
 from forge_core.errors import ForgeError
 from forge_core.profiling.static import inspect_explained
 from forge_core.rows import Fold, Operands, RowProgram
-from forge_core.rows.operator import like, row_operator
+from forge_core.rows.operator import row_operator, row_output
 from forge_core.testing import Planted, battery
 from forge_core.testing.battery import CHECKS
 from forge_core.testing.rows import row_subject
@@ -84,7 +84,7 @@ def dx_reference(grad: torch.Tensor, x: torch.Tensor, dim: int = -1) -> torch.Te
     reference=dx_reference,
 )
 def mean_square_dx(grad: torch.Tensor, x: torch.Tensor, dim: int = -1, *, variant: str = "auto") -> torch.Tensor:
-    return like("mean_square_dx", MeanSquareBackward(), grad=grad, x=x, dim=dim)
+    return row_output("mean_square_dx", MeanSquareBackward(), grad=grad, x=x, dim=dim)
 
 
 @row_operator(
@@ -94,12 +94,12 @@ def mean_square_dx(grad: torch.Tensor, x: torch.Tensor, dim: int = -1, *, varian
     gradient={"x": mean_square_dx},
 )
 def mean_square(x: torch.Tensor, dim: int = -1, *, variant: str = "auto") -> torch.Tensor:
-    return like("mean_square", MeanSquare(), x=x, dim=dim)
+    return row_output("mean_square", MeanSquare(), x=x, dim=dim)
 
 
 # %% [markdown]
-# `like` checks a call and allocates its output. The fake at work: tensors on the device `meta` have no data, and wrong
-# calls are refused before anything is launched. `gradcheck` compares the two references, for on a CPU they serve.
+# `row_output` checks a call and allocates its output. The fake at work: tensors on the device `meta` have no data, and
+# wrong calls are refused before anything is launched. `gradcheck` compares the two references, for on a CPU they serve.
 
 # %%
 print(f"  fake: {tuple(mean_square(torch.empty(4096, 8192, device='meta')).shape)}")

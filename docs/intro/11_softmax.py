@@ -29,7 +29,7 @@ from forge_core.profiling.static import inspect_explained
 from forge_core.rows import Fold, Operands, RowProgram, where
 from forge_core.rows import exp as row_exp
 from forge_core.rows import reciprocal as row_reciprocal
-from forge_core.rows.operator import like, row_operator
+from forge_core.rows.operator import row_operator, row_output
 
 # %% [markdown]
 # ## Bytes
@@ -274,7 +274,7 @@ def reference(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     gradient="reference",
 )
 def softmax(x: torch.Tensor, dim: int = -1, *, variant: str = "auto") -> torch.Tensor:
-    return like("softmax", SoftmaxProgram(), x=x, dim=dim)
+    return row_output("softmax", SoftmaxProgram(), x=x, dim=dim)
 
 
 torch.testing.assert_close(softmax(x), x.softmax(-1))  # on a CPU, by the reference

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forge_core import use_settings
-from forge_core.op import Launch, guard, table
+from forge_core.op import Plan, guard, table
 from forge_core.op.eager import EagerPath
 from forge_core.op.repeat import NOT_SERVED, REFRESH_EVERY
 from forge_core.op.rules import Rules
@@ -67,9 +67,9 @@ def path(pretend_gpu: Any) -> EagerPath:
 def planted(pretend_gpu: Any, *, two_passes: bool = False) -> EagerPath:
     schema = Schema.parse("ns::scale(Tensor x, int factor=2, *, str variant='auto') -> Tensor")
 
-    def plan(device: Any, out: torch.Tensor, x: torch.Tensor, factor: int, variant: str) -> Launch:
+    def plan(device: Any, out: torch.Tensor, x: torch.Tensor, factor: int, variant: str) -> Plan:
         workspace = 4 * x.numel() if two_passes else 0
-        return Launch("simple", "nowhere:build", None, (x.numel(), factor), "why", 0, 0, workspace)
+        return Plan("simple", "nowhere:build", None, (x.numel(), factor), "why", 0, 0, workspace)
 
     def like(x: torch.Tensor, factor: int, variant: str) -> torch.Tensor:
         return x.new_empty(x.shape)
@@ -401,8 +401,8 @@ def of_two(pretend_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[EagerPath
     """The path of an operator of two tensors, and the calls that it looked up in the launch table."""
     text = "ns::axpy(Tensor x, Tensor y, int factor=2, float eps=0.5, *, str variant='auto') -> Tensor"
 
-    def plan(device: Any, out: torch.Tensor, x: torch.Tensor, y: torch.Tensor, factor: int, *others: Any) -> Launch:
-        return Launch("simple", "nowhere:build", None, (x.numel(), factor), "why", 0, 0)
+    def plan(device: Any, out: torch.Tensor, x: torch.Tensor, y: torch.Tensor, factor: int, *others: Any) -> Plan:
+        return Plan("simple", "nowhere:build", None, (x.numel(), factor), "why", 0, 0)
 
     def like(x: torch.Tensor, y: torch.Tensor, factor: int, eps: float, variant: str) -> torch.Tensor:
         return x.new_empty(x.shape)

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 from forge_core.errors import ShapeError, UnsupportedError
 from forge_core.op import functorch, operator
-from forge_core.rows.operator import like, row_operator
+from forge_core.rows.operator import row_operator, row_output
 from forge_core.testing.conformance import check_forward_mode
 
 week0 = pytest.importorskip("forge_week0_transpose")
@@ -125,7 +125,7 @@ def test_an_operator_without_a_gradient_has_its_references_tangent_and_no_silent
         reference=torch.softmax,
     )
     def half_softmax(x, dim=-1, *, variant="auto"):
-        return like("half_softmax", week2.program.Softmax(), x=x, dim=dim)
+        return row_output("half_softmax", week2.program.Softmax(), x=x, dim=dim)
 
     x, t = torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
     expected = torch.func.jvp(lambda x: torch.softmax(x, -1), (x,), (t,))

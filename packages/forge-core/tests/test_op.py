@@ -16,7 +16,7 @@ import torch
 from forge_core import checks
 from forge_core.device import Device
 from forge_core.errors import ArgumentError, DeviceError, ShapeError
-from forge_core.op import Launch, Variant, backend, operator
+from forge_core.op import Plan, Variant, backend, operator
 from forge_core.op.schema import Schema
 from forge_core.testing.conformance import check_export, check_fullgraph, check_opcheck
 
@@ -26,8 +26,8 @@ class PowerConfig:
     exponent: int
 
 
-def plan_power(device: Device, out: torch.Tensor, x: torch.Tensor, exponent: int, variant: str) -> Launch:
-    return Launch(
+def plan_power(device: Device, out: torch.Tensor, x: torch.Tensor, exponent: int, variant: str) -> Plan:
+    return Plan(
         variant="simple" if variant == "auto" else variant,
         builder="forge_core.env_check.kernel:build",
         config=PowerConfig(exponent),
@@ -251,8 +251,8 @@ def test_variants_and_explain() -> None:
 
 
 def test_a_numbered_launch_has_a_workspace() -> None:
-    with pytest.raises(ValueError, match=r"Launch: simple: expected a workspace"):
-        Launch("simple", "nowhere:build", None, (), "it is so", 0, 0, numbered=True)
+    with pytest.raises(ValueError, match=r"Plan: simple: expected a workspace"):
+        Plan("simple", "nowhere:build", None, (), "it is so", 0, 0, numbered=True)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

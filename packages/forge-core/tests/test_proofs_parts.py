@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from forge_core import cli
 from forge_core.device import SPECS
 from forge_core.errors import UnsupportedError
-from forge_core.op import Launch
+from forge_core.op import Plan
 from forge_core.op.schema import Schema
 from forge_core.op.table import LaunchTable
 from forge_core.proofs import Kernel, Subject, Week
@@ -44,7 +44,7 @@ CPU = torch.device("cpu")
 TESTS = """
     import pytest, torch
     from types import SimpleNamespace
-    from forge_core.op import Launch, table
+    from forge_core.op import Plan, table
     from forge_core.op.rules import Rules
     from forge_core.op.schema import Schema
 
@@ -58,7 +58,7 @@ TESTS = """
         patch = pytest.MonkeyPatch()
         patch.setattr(table.devices, "query", lambda device: SimpleNamespace(arch="sm_90a"))
         patch.setattr(table, "builder_at", lambda path: lambda config, arch: kernel)
-        plan = lambda target, out, x, variant: Launch("plain", "m:b", None, (7,), "", 0, 0)
+        plan = lambda target, out, x, variant: Plan("plain", "m:b", None, (7,), "", 0, 0)
         schema = Schema.parse("tiny::double(Tensor x, *, str variant='auto') -> Tensor")
         yield table.LaunchTable(Rules(schema, lambda x, variant: x.to("meta"), None, plan, {}))
         patch.undo()
@@ -104,7 +104,7 @@ def test_the_plugin_records_what_each_test_launched_and_how_it_ended(tmp_path):
     assert done.returncode == 1, done.stdout + done.stderr
     shown = {name.partition("::")[2]: each for name, each in outcomes(out).items()}
     kernel = "tiny::double/plain"
-    run = run_digest(Launch("plain", "m:b", None, (7,), "", 0, 0))
+    run = run_digest(Plan("plain", "m:b", None, (7,), "", 0, 0))
     assert 0 <= shown["test_two_shapes"].pop("seconds") < 60
     assert shown["test_two_shapes"] == {
         "outcome": "passed",

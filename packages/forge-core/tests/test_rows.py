@@ -16,7 +16,7 @@ from forge_core.cache.store import Store
 from forge_core.choice import Refusal
 from forge_core.device import SPECS
 from forge_core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
-from forge_core.op.launch import Variant
+from forge_core.op.plan import Variant
 from forge_core.profiling.compiled import compile_to_look_at
 from forge_core.profiling.cubin import read_cubin
 from forge_core.rows import (
@@ -31,7 +31,7 @@ from forge_core.rows import (
 from forge_core.rows.arguments import arguments, row_parts
 from forge_core.rows.config import MANY_DIMS, ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.kernel import RowKernel
-from forge_core.rows.operator import like, row_operator
+from forge_core.rows.operator import row_operator, row_output
 from forge_core.rows.plan import VARIANTS, Rung, plan, plan_call
 from forge_core.rows.problem import UNALIGNED
 from forge_core.rows.selection import KERNELS, select
@@ -671,7 +671,9 @@ def scaled_reference(dy, x, weight, dim=-1, eps=1e-5):
     gradient="reference",
 )
 def converted(x, z, dim=-1, *, dtype=None, variant="auto"):
-    return like("centered", Centered(), dim=dim, same=True, dtype=dtype, dtypes=(torch.int64, FP32, FP64), x=x, z=z)
+    return row_output(
+        "centered", Centered(), dim=dim, same=True, dtype=dtype, dtypes=(torch.int64, FP32, FP64), x=x, z=z
+    )
 
 
 def test_rows_are_rounded_to_the_dtype_of_the_result_where_that_is_declared():
@@ -709,7 +711,7 @@ def test_a_mapped_example_without_dims_is_a_row_of_one_element():
     gradient={"weight": lambda grad, dy, x, weight, dim, eps, variant: (grad * x).sum_to_size(weight.shape)},
 )
 def scaled(dy, x, weight, dim=-1, eps=1e-5, *, variant="auto"):
-    return like("scaled", Scaled(), dim=dim, dy=dy, x=x, weight=weight)
+    return row_output("scaled", Scaled(), dim=dim, dy=dy, x=x, weight=weight)
 
 
 def test_bad_calls_are_refused():

@@ -15,7 +15,7 @@ from forge_core.errors import UnsupportedError
 from forge_core.profiling.compiled import compile_to_look_at
 from forge_core.profiling.cubin import read_cubin
 from forge_core.rows import Binding, Fold, Operands, Problem, RowProgram, configurations, rsqrt
-from forge_core.rows.operator import PERSISTENT, VARIANTS, like, row_operator
+from forge_core.rows.operator import PERSISTENT, VARIANTS, row_operator, row_output
 from forge_core.rows.plan import plan_call
 from forge_core.rows.teams import persistent_configurations
 from forge_core.testing.expectations import assert_as_declared, compiled_for
@@ -114,7 +114,7 @@ def backward_of(dy, x, weight, rstd, mean, dim=(-1,), *, centered=True):
     kernels=PERSISTENT,
 )
 def norm_backward(dy, x, weight, rstd, mean, dim=(-1,), *, variant="auto"):
-    dx = like("norm_backward", NormBackward(), dim=dim, dy=dy, x=x, weight=weight, rstd=rstd, mean=mean)
+    dx = row_output("norm_backward", NormBackward(), dim=dim, dy=dy, x=x, weight=weight, rstd=rstd, mean=mean)
     return dx, torch.empty_like(weight), torch.empty_like(weight)
 
 
@@ -126,7 +126,7 @@ def norm_backward(dy, x, weight, rstd, mean, dim=(-1,), *, variant="auto"):
     kernels=PERSISTENT,
 )
 def rms_backward(dy, x, weight, rstd, dim=-1, *, variant="auto"):
-    dx = like("rms_backward", NormBackward(False), dim=dim, dy=dy, x=x, weight=weight, rstd=rstd)
+    dx = row_output("rms_backward", NormBackward(False), dim=dim, dy=dy, x=x, weight=weight, rstd=rstd)
     return dx, torch.empty_like(weight)
 
 
@@ -146,7 +146,7 @@ def forward_of(x, weight, bias, eps=1e-5):
     kernels={**VARIANTS, **PERSISTENT},
 )
 def layer_norm(x, weight, bias, eps=1e-5, *, variant="auto"):
-    y = like("layer_norm", LayerNorm(), x=x, weight=weight, bias=bias)
+    y = row_output("layer_norm", LayerNorm(), x=x, weight=weight, bias=bias)
     return y, *(torch.empty(x.shape[:-1], dtype=FP32, device=x.device) for _ in range(2))
 
 

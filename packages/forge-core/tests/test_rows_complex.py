@@ -14,7 +14,7 @@ from forge_core.device import spec_for
 from forge_core.dtypes import COMPLEX, FLOATS
 from forge_core.errors import UnsupportedError
 from forge_core.rows import Fold, Operands, RowProgram
-from forge_core.rows.operator import like, row_operator
+from forge_core.rows.operator import row_operator, row_output
 from forge_core.rows.plan import plan_call
 
 
@@ -63,7 +63,7 @@ def declared(name, program, reference):
         converts=True,
     )
     def operator(x, dim=-1, *, dtype=None, variant="auto"):
-        return like(name, program, x=x, dim=dim, dtypes=(*FLOATS, *COMPLEX), dtype=dtype)
+        return row_output(name, program, x=x, dim=dim, dtypes=(*FLOATS, *COMPLEX), dtype=dtype)
 
     return operator
 

@@ -10,7 +10,7 @@ import torch
 from forge_core.device import SPECS
 from forge_core.errors import UnsupportedError
 from forge_core.rows import Binding, Fold, Operands, RowProgram, configurations, rsqrt
-from forge_core.rows.operator import like, row_operator
+from forge_core.rows.operator import row_operator, row_output
 from forge_core.rows.plan import VARIANTS
 from forge_core.rows.teams import persistent_configurations
 from forge_core.testing.expectations import assert_as_declared, assert_choices_as_declared, compiled_for, violations
@@ -56,12 +56,12 @@ def below(v, row, total):
 
 @row_operator(f"forge_test_expected::normed(Tensor x, Tensor weight, {OPTIONS}", program=Normed(), reference=None)
 def normed(x, weight, dim=-1, *, variant="auto"):
-    return like("normed", Normed(), x=x, weight=weight, dim=dim)
+    return row_output("normed", Normed(), x=x, weight=weight, dim=dim)
 
 
 @row_operator(f"forge_test_expected::first(Tensor x, {OPTIONS}", program=First(), reference=None)
 def first(x, dim=-1, *, variant="auto"):
-    return like("first", First(), x=x, dim=dim)
+    return row_output("first", First(), x=x, dim=dim)
 
 
 def a_call(choose):

@@ -9,7 +9,7 @@ import torch
 
 from forge_core.device import ARCHES
 from forge_core.rows import Operands, RowProgram, exp
-from forge_core.rows.operator import like, row_operator
+from forge_core.rows.operator import row_operator, row_output
 from forge_core.testing.conformance import check_opcheck
 from forge_core.testing.expectations import assert_as_declared, compiled_for
 from forge_core.testing.rows_expected import EXPECTED
@@ -66,7 +66,7 @@ def rotary_reference(first, second, cos, sin):
     gradient="reference",
 )
 def swiglu_backward(dy, a, b, *, variant="auto"):
-    da = like("swiglu_backward", SwiGLUBackward(), dy=dy, a=a, b=b)
+    da = row_output("swiglu_backward", SwiGLUBackward(), dy=dy, a=a, b=b)
     return da, torch.empty_like(da)
 
 
@@ -78,7 +78,7 @@ def swiglu_backward(dy, a, b, *, variant="auto"):
     backward=lambda ctx, dy: swiglu_backward(dy, *ctx.saved_tensors),
 )
 def swiglu(a, b, *, variant="auto"):
-    return like("swiglu", SwiGLU(), a=a, b=b)
+    return row_output("swiglu", SwiGLU(), a=a, b=b)
 
 
 @row_operator(
@@ -89,7 +89,7 @@ def swiglu(a, b, *, variant="auto"):
     gradient="reference",
 )
 def rotary(first, second, cos, sin, *, variant="auto"):
-    y = like("rotary", Rotary(), first=first, second=second, cos=cos, sin=sin)
+    y = row_output("rotary", Rotary(), first=first, second=second, cos=cos, sin=sin)
     return y, torch.empty_like(y)
 
 

@@ -12,7 +12,7 @@ from forge_core.profiling.compiled import compile_to_look_at
 from forge_core.profiling.cubin import read_cubin
 from forge_core.rows import Binding, Fold, Operands, RowProgram, configurations, rsqrt
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
-from forge_core.rows.operator import like, row_operator
+from forge_core.rows.operator import row_operator, row_output
 from forge_core.rows.plan import VARIANTS, plan_call
 from forge_core.testing.battery import battery
 from forge_core.testing.expectations import assert_as_declared, compiled_for
@@ -90,7 +90,7 @@ V = {"program": Variance(), "reference": variance_of}
 
 @row_operator("forge_test_moments::variance(Tensor x, int[1] dim=-1, *, str variant='auto') -> Tensor", **V)
 def variance(x, dim=-1, *, variant="auto"):
-    return like("variance", Variance(), dim=dim, x=x)
+    return row_output("variance", Variance(), dim=dim, x=x)
 
 
 @row_operator(
@@ -99,7 +99,7 @@ def variance(x, dim=-1, *, variant="auto"):
     reference=normed,
 )
 def layer_norm(x, dim=-1, eps=1e-5, *, variant="auto"):
-    return like("layer_norm", LayerNorm(), dim=dim, x=x)
+    return row_output("layer_norm", LayerNorm(), dim=dim, x=x)
 
 
 def magnitude(x, dim=-1):

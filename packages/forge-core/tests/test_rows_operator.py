@@ -11,7 +11,7 @@ import torch
 
 from forge_core.errors import ArgumentError, UnsupportedError
 from forge_core.rows import Fold, Operands, RowProgram, rsqrt
-from forge_core.rows.operator import like, row_operator
+from forge_core.rows.operator import row_operator, row_output
 from forge_core.testing.battery import battery
 from forge_core.testing.rows import row_subject
 
@@ -65,12 +65,12 @@ Y = {"program": RMSNorm(), "reference": reference}
 
 @row_operator(f"forge_test_rows::rms_norm_dx(Tensor dy, Tensor x, Tensor weight, {OPTIONS}", **DX)
 def rms_norm_dx(dy, x, weight, dim=-1, eps=1e-5, *, variant="auto"):
-    return like("rms_norm_dx", DX["program"], dy=dy, x=x, weight=weight, dim=dim)
+    return row_output("rms_norm_dx", DX["program"], dy=dy, x=x, weight=weight, dim=dim)
 
 
 @row_operator(f"forge_test_rows::rms_norm(Tensor x, Tensor weight, {OPTIONS}", **Y, gradient={"x": rms_norm_dx})
 def rms_norm(x, weight, dim=-1, eps=1e-5, *, variant="auto"):
-    return like("rms_norm", Y["program"], x=x, weight=weight, dim=dim)
+    return row_output("rms_norm", Y["program"], x=x, weight=weight, dim=dim)
 
 
 FORWARD = row_subject(rms_norm, **Y, terms=reference)

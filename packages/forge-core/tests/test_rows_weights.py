@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from forge_core.rows import Fold, Operands, RowProgram
-from forge_core.rows.operator import like, row_operator
+from forge_core.rows.operator import row_operator, row_output
 from forge_core.testing.battery import battery
 from forge_core.testing.rows import row_subject
 
@@ -44,7 +44,7 @@ W = {"program": WeightGradient(), "reference": reference}
     **W,
 )
 def weight_gradient(dy, x, rstd, dim=0, *, variant="auto"):
-    return like("weight_gradient", W["program"], dy=dy, x=x, rstd=rstd, dim=dim)
+    return row_output("weight_gradient", W["program"], dy=dy, x=x, rstd=rstd, dim=dim)
 
 
 SUBJECT = row_subject(weight_gradient, **W, terms=partial(reference, magnitude=True), differentiable=False)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from forge_core.errors import ArgumentTypeError, LayoutError, UnsupportedError
-from forge_core.op import Launch, table
+from forge_core.op import Plan, table
 from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
 
@@ -30,9 +30,9 @@ class Planted:
     def like(self, x: torch.Tensor, **others: Any) -> torch.Tensor:
         return torch.empty(x.shape, device="meta", dtype=x.dtype)
 
-    def plan(self, device: Any, out: torch.Tensor, *values: Any) -> Launch:
+    def plan(self, device: Any, out: torch.Tensor, *values: Any) -> Plan:
         self.planned.append(values[1:])
-        return Launch("simple", "nowhere:build", None, (5, (6, 7)), "why", 0, 0, **self.options)
+        return Plan("simple", "nowhere:build", None, (5, (6, 7)), "why", 0, 0, **self.options)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 from forge_core.cute import grid, online
 from forge_core.cute.monoid import Maximum, Sum
 from forge_core.device import SPECS, query
-from forge_core.op.launch import load
+from forge_core.op.plan import load
 from forge_core.rows import held
 from forge_core.rows.plan import plan_call
 from forge_core.testing import assert_near_float64

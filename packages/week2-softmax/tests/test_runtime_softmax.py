@@ -18,7 +18,7 @@ import torch
 import forge_week2_softmax as week2
 from forge_core.device import query
 from forge_core.errors import UnsupportedError
-from forge_core.op.launch import load
+from forge_core.op.plan import load
 from forge_core.rows.plan import plan_call
 from forge_core.settings import use_settings
 from forge_core.testing.conformance import check_concurrent_threads, check_second_device

@@ -16,7 +16,7 @@ from typing import Any
 
 from forge_core.choice import Refusal, refuse
 from forge_core.device import Device
-from forge_core.op.launch import Launch, Variant
+from forge_core.op.plan import Plan, Variant
 from forge_core.steps import CHUNK
 from forge_core.strided import Dim, entries, flatten
 from forge_week0_transpose.configs import (
@@ -287,7 +287,7 @@ _TABLES: Mapping[str, Mapping[str, Kernel]] = {
 VARIANTS = {op: {name: kernel.variant for name, kernel in table.items()} for op, table in _TABLES.items()}
 
 
-def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_size: int | None = None) -> Launch:
+def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_size: int | None = None) -> Plan:
     """What to launch for a problem.
 
     Args:
@@ -317,7 +317,7 @@ def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_
     if variant == "auto":
         variant = next(name for name, kernel in table.items() if kernel is chosen)
     read, written, why = problem.read_bytes, problem.nbytes, why + THRESHOLDS.note(device)
-    return Launch(variant, chosen.variant.path, config, integers, why, read, written)
+    return Plan(variant, chosen.variant.path, config, integers, why, read, written)
 
 
 def _automatic(problem: Problem, device: Device) -> tuple[Choice, str]:

@@ -10,7 +10,7 @@ import torch
 from forge_core import checks
 from forge_core.device import Device
 from forge_core.dtypes import MOVABLE
-from forge_core.op import Launch, Operator, operator
+from forge_core.op import Operator, Plan, operator
 from forge_week0_transpose import ref
 from forge_week0_transpose.config import TILE_SIZES, VARIANTS, plan
 from forge_week0_transpose.problem import Problem
@@ -28,7 +28,7 @@ def _moving(schema: str) -> Callable[[Any], Operator]:
     name = schema.partition("::")[2].partition("(")[0]
     rank = 0 if name == "copy" else 2
 
-    def planned(device: Device, out: torch.Tensor, x: torch.Tensor, option: Any) -> Launch:
+    def planned(device: Device, out: torch.Tensor, x: torch.Tensor, option: Any) -> Plan:
         variant, tile_size = ("tiled", option) if name == "copy_transpose" else (option, None)
         return plan(name, Problem.of(x, out, transposed=rank == 2), device, variant, tile_size)
 

@@ -19,7 +19,7 @@ from forge_core.dims import Dims
 from forge_core.dtypes import FLOATS
 from forge_core.errors import DTypeError
 from forge_core.op import Operator
-from forge_core.rows.operator import like, row_operator
+from forge_core.rows.operator import row_operator, row_output
 from forge_week2_softmax import ref
 from forge_week2_softmax.program import LogsumexpBackward, SoftmaxBackward
 
@@ -41,7 +41,7 @@ def _gradient_like(
 ) -> torch.Tensor:
     if input_dtype not in (None, *FLOATS):
         raise DTypeError(op=op, argument="input_dtype", expected="None or a floating-point dtype", got=str(input_dtype))
-    return like(op, SoftmaxBackward(), dim=dim, same=True, dtype=input_dtype, grad=grad, y=y)
+    return row_output(op, SoftmaxBackward(), dim=dim, same=True, dtype=input_dtype, grad=grad, y=y)
 
 
 def keep_output(
@@ -150,7 +150,7 @@ def logsumexp_backward(
         UnsupportedError: a variant that cannot do this layout.
     """
     program = LogsumexpBackward()
-    return like("logsumexp_backward", program, dim=dim, keepdim=keepdim, same=True, x=x, grad=grad, lse=lse)
+    return row_output("logsumexp_backward", program, dim=dim, keepdim=keepdim, same=True, x=x, grad=grad, lse=lse)
 
 
 def _same(variant: str, operator: Operator) -> str:

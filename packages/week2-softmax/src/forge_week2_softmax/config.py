@@ -19,7 +19,7 @@ import torch
 from forge_core.choice import Refusal, power_of_two
 from forge_core.device import Device
 from forge_core.dtypes import short_name
-from forge_core.op.launch import Variant
+from forge_core.op.plan import Variant
 from forge_core.rows import Binding, Problem
 from forge_core.rows.plan import Rung
 from forge_core.steps import CHUNK, Step, Stepped, contiguous

@@ -23,7 +23,7 @@ from forge_core import settings
 from forge_core.choice import max_cluster
 from forge_core.dims import Dims, normalize_dims
 from forge_core.op import Operator
-from forge_core.rows.operator import PERSISTENT, like, row_operator
+from forge_core.rows.operator import PERSISTENT, row_operator, row_output
 from forge_week3_norm import ref
 from forge_week3_norm.program import NormBackward, NormGradients, WeightBackward
 
@@ -46,7 +46,7 @@ def _dx(named: dict[str, Any], *, center: bool) -> NormBackward:
 def _dx_like(op: str, named: dict[str, Any], *, center: bool) -> torch.Tensor:
     names = ("dy", "x", "dtotal", "mean", "rstd", "weight")
     tensors = {name: named[name] for name in names if named.get(name) is not None}
-    return like(op, _dx(named, center=center), dim=named["dim"], dtype=named["x"].dtype, **tensors)
+    return row_output(op, _dx(named, center=center), dim=named["dim"], dtype=named["x"].dtype, **tensors)
 
 
 def _of_x(name: str, statistics: str, *, center: bool) -> Callable[[Callable[..., torch.Tensor]], Operator]:
@@ -131,7 +131,7 @@ def norm_weight_backward(
     """
     tensors: dict[str, Any] = {"dy": dy, "x": x, "rstd": rstd} | ({} if mean is None else {"mean": mean})
     program = _sums({**named, "mean": mean})
-    dweight = like("norm_weight_backward", program, dim=dim, dtype=named["dtype"] or x.dtype, **tensors)
+    dweight = row_output("norm_weight_backward", program, dim=dim, dtype=named["dtype"] or x.dtype, **tensors)
     return dweight, _dbias_like(dweight, x, named)
 
 

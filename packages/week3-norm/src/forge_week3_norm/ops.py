@@ -21,7 +21,7 @@ from forge_core.dims import normalize_dims, result_shape
 from forge_core.dtypes import FLOATS
 from forge_core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from forge_core.op import Call, Operator, composite
-from forge_core.rows.operator import like, row_operator
+from forge_core.rows.operator import row_operator, row_output
 from forge_week3_norm import backward, ref
 from forge_week3_norm.program import Norm
 
@@ -66,7 +66,7 @@ def _outputs(op: str, *, center: bool, **named: Any) -> tuple[torch.Tensor, ...]
             expected = "None, or a floating-point dtype, float64 for float64 only"
             raise DTypeError(op=op, argument=name, expected=expected, got=str(dtype))
     program = Norm(center) if x.dtype not in FLOATS else _program(named, center=center)
-    y = like(op, program, dim=dim, dtype=named["dtype"], **tensors)
+    y = row_output(op, program, dim=dim, dtype=named["dtype"], **tensors)
     if "residual" not in named:
         return (y,)
     total, wide = x.shape if residual is not None else (0,), torch.promote_types(x.dtype, torch.float32)

@@ -10,7 +10,7 @@
     end of slot  [ number ]                   after the slot's block has read all others
 
 A counter of arrived blocks would have to be zeroed by another launch.  Instead each launch has a unique number
-(``Launch.numbered``), so stale data in a slot is never mistaken for this launch's.
+(``Plan.numbered``), so stale data in a slot is never mistaken for this launch's.
 
 A replayed CUDA graph repeats the number it captured.  Such a number is negative, and its launch clears the slots: each
 block signs the end of its slot after it has read the others, and when all have signed, block 0 clears them

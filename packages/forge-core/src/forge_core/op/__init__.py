@@ -5,6 +5,6 @@ from __future__ import annotations
 from forge_core.op.backend import backend
 from forge_core.op.composite import Call, composite
 from forge_core.op.declaration import Operator, operator
-from forge_core.op.launch import Explanation, Launch, Variant
+from forge_core.op.plan import Explanation, Plan, Variant
 
-__all__ = ["Call", "Explanation", "Launch", "Operator", "Variant", "backend", "composite", "operator"]
+__all__ = ["Call", "Explanation", "Operator", "Plan", "Variant", "backend", "composite", "operator"]

@@ -14,7 +14,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
 from forge_core.op.declaration import Operator
-from forge_core.op.launch import Explanation
+from forge_core.op.plan import Explanation
 from forge_core.op.repeat import NOT_SERVED, REFRESH_EVERY, Again, never, repeated
 from forge_core.op.values import ByName
 

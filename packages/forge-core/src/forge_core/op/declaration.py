@@ -39,7 +39,7 @@ from forge_core.errors import UnsupportedError
 from forge_core.op.eager import EagerPath
 from forge_core.op.functorch import functorch_function, leading_vmap
 from forge_core.op.guard import forward_levels, has_tangent, transformed
-from forge_core.op.launch import Explanation
+from forge_core.op.plan import Explanation
 from forge_core.op.register import register, registered
 from forge_core.op.repeat import NOT_SERVED
 from forge_core.op.rules import Rules
@@ -59,7 +59,7 @@ class Operator(ByName):
     """
 
     def __init__(self, rules: Rules) -> None:
-        functools.update_wrapper(self, rules.like)
+        functools.update_wrapper(self, rules.fake)
         if rules.linear:
             rules = replace(rules, jvp=lambda output, tangents, **named: self(**named | tangents))
         if rules.least_rank is not None:
@@ -74,7 +74,7 @@ class Operator(ByName):
         if library is None:
             # Kept alive for the process: collecting a Library removes its operators.
             library = _libraries[self.schema.namespace] = torch.library.Library(self.schema.namespace, "FRAGMENT")
-        register(library, rules, self.table.serve, self.like)
+        register(library, rules, self.table.serve, self.fake)
         self._op = registered(self.schema, self.schema.name)
         self._out_op = None if self.schema.results else registered(self.schema, f"{self.schema.name}_out")
         self._transformable = None if rules.backward is None else functorch_function(rules, self._op)
@@ -180,7 +180,7 @@ class Operator(ByName):
         key = builder_at(launch.builder).key(launch.config, arch=target.arch).digest
         return Explanation(self.schema.qualified, "kernel", arch=target.arch, key=key, **vars(launch))
 
-    def like(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def fake(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Checks a call's metadata and allocates its output, on any device, ``meta`` included.
 
         Raises:
@@ -238,4 +238,4 @@ def operator(schema: str, **declared: Any) -> Callable[[Callable[..., torch.Tens
     Raises:
         ValueError: the schema is not functional, or its first parameter is not a tensor.
     """
-    return lambda like: Operator(Rules(Schema.parse(schema), like, **declared))
+    return lambda fake: Operator(Rules(Schema.parse(schema), fake, **declared))

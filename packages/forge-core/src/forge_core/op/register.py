@@ -5,12 +5,12 @@ The functional operator and its out form are defined in a :class:`torch.library.
 dispatch key                functional form                         out form
 CUDA                        kernel or reference, by the backend     same, into out
 CPU                         reference                               same, into out
-Meta, fake                  like()                                  checks only
+Meta, fake                  fake()                                  checks only
 Autograd                    backward, or an error in backward();    raises for requires_grad or a tangent,
                             reference if an input has a tangent     then redispatches
 vmap                        registered rule                         -
 autocast                    registered dtype                        -
-sparse, quantised, nested   like(), which raises a LayoutError      checks, which raise a LayoutError
+sparse, quantised, nested   fake(), which raises a LayoutError      checks, which raise a LayoutError
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def register(
     library: torch.library.Library,
     rules: Rules,
     serve: Callable[..., torch.Tensor],
-    like: Callable[..., torch.Tensor],
+    fake: Callable[..., torch.Tensor],
 ) -> None:
     """Registers the functional form of an operator, and its out form if it has a single result.
 
@@ -60,16 +60,16 @@ def register(
         library: library of the namespace; must outlive the operator.
         rules: declaration of the operator.
         serve: runs the operator on CPU or CUDA tensors; takes ``out`` or None, then the schema's arguments.
-        like: checks a call and allocates its output; takes the schema's arguments.
+        fake: checks a call and allocates its output; takes the schema's arguments.
     """
     schema = rules.schema
     library.define(schema.definition(), tags=(torch.Tag.pt2_compliant_tag,))
     for key in ("CUDA", "CPU"):
         library.impl(schema.name, functools.partial(serve, None), key)
     for key in _WITHOUT_STRIDES:
-        library.impl(schema.name, like, key)
-    torch.library.register_fake(schema.qualified, like, lib=library)
-    library.impl(schema.name, _autograd(rules, like), "Autograd", with_keyset=True)
+        library.impl(schema.name, fake, key)
+    torch.library.register_fake(schema.qualified, fake, lib=library)
+    library.impl(schema.name, _autograd(rules, fake), "Autograd", with_keyset=True)
     if rules.vmap is not None:
         torch.library.register_vmap(schema.qualified, rules.vmap, lib=library)
     for device_type, dtype in rules.autocast.items():
@@ -79,16 +79,16 @@ def register(
         else:
             torch.library.register_autocast(schema.qualified, device_type, dtype, lib=library)
     if not schema.results:
-        _register_out(library, schema, serve, like)
+        _register_out(library, schema, serve, fake)
 
 
-def _autograd(rules: Rules, like: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _autograd(rules: Rules, fake: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """The kernel of ``torch.library.register_autograd``, which alone would silently drop a tangent."""
     plain = make_autograd_impl(registered(rules.schema, rules.schema.name), Info(rules.backward, rules.setup_context))
 
     def call(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if has_tangent((*args, *kwargs.values())):
-            like(*args, **kwargs)
+            fake(*args, **kwargs)
             return rules.refer(rules.schema.bind(args, kwargs))
         return plain(keyset, *args, **kwargs)
 
@@ -119,7 +119,7 @@ def _register_out(
     library: torch.library.Library,
     schema: Schema,
     serve: Callable[..., torch.Tensor],
-    like: Callable[..., torch.Tensor],
+    fake: Callable[..., torch.Tensor],
 ) -> None:
     name = f"{schema.name}_out"
     library.define(schema.out_definition(), tags=(torch.Tag.pt2_compliant_tag,))
@@ -127,8 +127,8 @@ def _register_out(
     def real(*args: Any, out: torch.Tensor, **kwargs: Any) -> None:
         serve(out, *args, **kwargs)
 
-    def fake(*args: Any, out: torch.Tensor, **kwargs: Any) -> None:
-        expected = like(*args, **kwargs)
+    def fake_out(*args: Any, out: torch.Tensor, **kwargs: Any) -> None:
+        expected = fake(*args, **kwargs)
         checks.like_output(name, out, shape=expected.shape, dtype=expected.dtype, device=expected.device)
 
     def refuse_gradient(*args: Any, out: torch.Tensor, **kwargs: Any) -> None:
@@ -151,7 +151,7 @@ def _register_out(
     library.impl(name, real, "CUDA")
     library.impl(name, real, "CPU")
     for key in _WITHOUT_STRIDES:
-        library.impl(name, fake, key)
-    torch.library.register_fake(f"{schema.namespace}::{name}", fake, lib=library)
+        library.impl(name, fake_out, key)
+    torch.library.register_fake(f"{schema.namespace}::{name}", fake_out, lib=library)
     overload = registered(schema, name)
     library.impl(name, refuse_gradient, "Autograd")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from forge_core.choice import require_known
-from forge_core.op.launch import Launch, Variant
+from forge_core.op.plan import Plan, Variant
 from forge_core.op.schema import Schema
 
 
@@ -20,12 +20,12 @@ class Rules:
 
     Attributes:
         schema: the functional schema, with every parameter of the public call, a tensor first.
-        like: checks the metadata of a call and allocates its output: the fake kernel.  A call with new metadata
+        fake: checks the metadata of a call and allocates its output: the fake kernel.  A call with new metadata
             runs it once, on meta tensors.  A result that a call does not compute is empty, and its pointer is not
             passed to the kernel.
         reference: implements the operator in plain PyTorch; takes the schema's arguments without ``variant``, and
-            returns the strides that ``like`` allocates.
-        plan: ``plan(device, out, *arguments) -> Launch``: selects kernel, configuration and launch arguments.  A pure
+            returns the strides that ``fake`` allocates.
+        plan: ``plan(device, out, *arguments) -> Plan``: selects kernel, configuration and launch arguments.  A pure
             function; ``out`` may be a meta tensor.
         variants: name -> :class:`Variant`: the ladder, slowest first, then the engine's.
         setup_context: see ``torch.library.register_autograd``.
@@ -48,9 +48,9 @@ class Rules:
     """
 
     schema: Schema
-    like: Callable[..., torch.Tensor]
+    fake: Callable[..., torch.Tensor]
     reference: Callable[..., torch.Tensor]
-    plan: Callable[..., Launch]
+    plan: Callable[..., Plan]
     variants: Mapping[str, Variant]
     setup_context: Callable[..., None] | None = None
     backward: Callable[..., Any] | None = None
@@ -72,7 +72,7 @@ class Rules:
         self.schema.check(self.schema.name, named)
         if named.get("variant", "auto") != "auto":
             require_known(self.schema.name, named["variant"], self.variants)
-        return self.like(**named)
+        return self.fake(**named)
 
     def refer(self, named: dict[str, Any]) -> torch.Tensor:
         """Runs the reference on a call, given as all of its arguments by name."""

@@ -22,7 +22,7 @@ from forge_core.cache import builder_at
 from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.op.backend import resolve
-from forge_core.op.launch import Launch
+from forge_core.op.plan import Plan
 from forge_core.op.rules import Rules
 
 log = logging.getLogger("forge_core")
@@ -74,7 +74,7 @@ class Entry:
     workspace: int = 0
     numbered: bool = False
     needs_general_path: bool = False  # the launch takes more than the pointers of one input and the output
-    plan: Launch | None = None  # None if the output is empty
+    plan: Plan | None = None  # None if the output is empty
     results: tuple[tuple[Any, ...], ...] = ()
 
 
@@ -238,7 +238,7 @@ class LaunchTable:
                 self._check_apart(out, self._schema.bind(args, kwargs))
         return entry
 
-    def planned(self, target: Device, out: torch.Tensor | None, named: dict[str, Any]) -> Launch:
+    def planned(self, target: Device, out: torch.Tensor | None, named: dict[str, Any]) -> Plan:
         """Checks and plans a call for a device; its tensors may be on ``meta``."""
         expected = self.check(None, named)
         return self._rules.plan(target, expected if out is None else out, *named.values())
@@ -279,7 +279,7 @@ class LaunchTable:
         return result
 
     def _run_numbered(self, entry: Entry, pointers: list[int], scratch: torch.Tensor, index: int) -> None:
-        """Launches a kernel with a unique number (see :class:`Launch`), negative under graph capture."""
+        """Launches a kernel with a unique number (see :class:`Plan`), negative under graph capture."""
         number = next(_numbers)
         if torch.cuda.is_current_stream_capturing():
             number = -number
@@ -325,7 +325,7 @@ class LaunchTable:
         )
 
 
-_numbers: Iterator[int]  # of the launches that have ``Launch.numbered``
+_numbers: Iterator[int]  # of the launches that have ``Plan.numbered``
 
 
 def _restart_numbers() -> None:

@@ -22,7 +22,7 @@ import torch
 from forge_core.device import Device
 from forge_core.errors import ForgeError
 from forge_core.op import Operator
-from forge_core.op.launch import Launch
+from forge_core.op.plan import Plan
 from forge_core.op.table import ALIGNMENT_MASK
 from forge_core.proofs.declare import ProofError, digest_of
 
@@ -68,7 +68,7 @@ def _value(word: str) -> Any:
     return ast.literal_eval(word)
 
 
-def plan(operator: Operator, call: str, device: Device) -> Launch:
+def plan(operator: Operator, call: str, device: Device) -> Plan:
     """The launch that an operator plans on a device for a call that :func:`describe` wrote.
 
     Raises:
@@ -107,7 +107,7 @@ def values(config: Any) -> Any:
     return config if config is None or isinstance(config, (bool, int, str)) else str(config)
 
 
-def run_digest(launch: Launch) -> str:
+def run_digest(launch: Plan) -> str:
     """The digest of a launch: variant, configuration, integers, workspace."""
     return digest_of(
         [launch.variant, values(launch.config), values(launch.arguments), launch.workspace, launch.numbered]

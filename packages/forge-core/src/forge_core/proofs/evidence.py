@@ -25,7 +25,7 @@ from forge_core.cache.sources import fingerprint, locate
 from forge_core.device import Device
 from forge_core.errors import ForgeError
 from forge_core.op import Operator
-from forge_core.op.launch import Launch, load
+from forge_core.op.plan import Plan, load
 from forge_core.proofs.calls import plan, run_digest, values
 from forge_core.proofs.declare import ProofError, Week, digest_of, discover
 from forge_core.proofs.definitions import Definitions, code_digest
@@ -189,7 +189,7 @@ def _launched(device: Device, key: tuple[str, str]) -> Launched:
             return Launched(problem=str(error))
 
 
-def _launch_digest(launch: Launch) -> str:
+def _launch_digest(launch: Plan) -> str:
     from forge_core.profiling.compiled import launches_of
 
     kernels = launches_of(launch.builder, launch.config, launch.arguments)

@@ -29,8 +29,8 @@
     successive  the pipeline of rows of the persistent kernel
     accumulate  base of persistent: sums over rows, per thread, per team and over teams
 
-Importing the package imports no DSL.  ``row_operator`` and ``like`` are imported from ``operator``, so that a program's
-module need not import what declares operators.
+Importing the package imports no DSL.  ``row_operator`` and ``row_output`` are imported from ``operator``, so that a
+program's module need not import what declares operators.
 """
 
 from forge_core.rows.binding import Binding

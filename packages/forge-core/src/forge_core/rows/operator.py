@@ -8,7 +8,7 @@
     )
     def rms_norm(x, weight, dim=-1, eps=1e-5, *, variant="auto"):
         '''The public docstring.'''
-        return like("rms_norm", RMSNorm(), x=x, weight=weight, dim=dim)
+        return row_output("rms_norm", RMSNorm(), x=x, weight=weight, dim=dim)
 
 Tensors and floats of the schema are the program's operands by name; ``dim`` is the reduced dims.
 """
@@ -26,18 +26,18 @@ from forge_core.device import Device
 from forge_core.dims import Dims, normalize_dims, result_shape
 from forge_core.dtypes import FLOATS
 from forge_core.errors import DTypeError, ShapeError, UnsupportedError
-from forge_core.op import Launch, Operator, operator
-from forge_core.op.launch import Variant
+from forge_core.op import Operator, Plan, operator
+from forge_core.op.plan import Variant
 from forge_core.op.schema import Schema
 from forge_core.op.values import several
 from forge_core.rows.plan import plan_call
 from forge_core.rows.program import Operands, RowProgram, operands_of
 from forge_core.rows.selection import NO_LADDER, PERSISTENT, VARIANTS, Rung
 
-__all__ = ["PERSISTENT", "VARIANTS", "like", "row_operator"]
+__all__ = ["PERSISTENT", "VARIANTS", "row_operator", "row_output"]
 
 
-def like(
+def row_output(
     op: str,
     program: RowProgram,
     *,
@@ -137,7 +137,7 @@ def row_operator(
         results = parsed.results or (*operands.writes, *operands.results)
         return operands, results, tuple(name for name in (*parsed.tensors, *results) if name in operands.tensors)
 
-    def choose(device: Device, out: torch.Tensor, *values: Any) -> Launch:
+    def choose(device: Device, out: torch.Tensor, *values: Any) -> Plan:
         named = dict(zip(parsed.parameters, values, strict=True))
         found = made(named)
         operands, results, order = names(found)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 
 from forge_core.device import Device
-from forge_core.op.launch import Launch
+from forge_core.op.plan import Plan
 from forge_core.rows.arguments import arguments, workspace
 from forge_core.rows.binding import Binding
 from forge_core.rows.config import LIMIT
@@ -35,7 +35,7 @@ def plan_call(
     ladder: Mapping[str, Rung] = NO_LADDER,
     invariant: bool = False,
     kernels: Collection[str] = KERNELS,
-) -> Launch:
+) -> Plan:
     """Plans the launch of a call from the metadata of its tensors.
 
     Args:
@@ -79,14 +79,14 @@ def plan(
     ladder: Mapping[str, Rung] = NO_LADDER,
     invariant: bool = False,
     kernels: Collection[str] = KERNELS,
-) -> Launch:
+) -> Plan:
     """Plans the launch of a bound program on a problem: see :func:`plan_call`."""
     chosen_for = problem.of_rows(_MANY_ROWS) if invariant else problem
     name, config, why = select(op, binding, chosen_for, device, variant, ladder, kernels)
     read, written = problem.read_bytes, problem.written_bytes
     if name in ladder:
         path, integers = ladder[name].variant.path, ladder[name].arguments(config, problem)
-        return Launch(name, path, config, (*integers, *numbers), why, read, written)
+        return Plan(name, path, config, (*integers, *numbers), why, read, written)
     given = (*arguments(config, problem, device, chosen_for), *numbers)
     scratch = workspace(config, chosen_for, device) if config.workspace else 0
-    return Launch(name, KERNELS[name].path, config, given, why, read, written, scratch, config.in_grid)
+    return Plan(name, KERNELS[name].path, config, given, why, read, written, scratch, config.in_grid)

@@ -25,7 +25,7 @@ from typing import Any
 from forge_core.choice import Refusal, refuse, require_known
 from forge_core.device import Device
 from forge_core.errors import UnsupportedError
-from forge_core.op.launch import Variant
+from forge_core.op.plan import Variant
 from forge_core.rows.arguments import (
     block_threads,
     bytes_in_flight,

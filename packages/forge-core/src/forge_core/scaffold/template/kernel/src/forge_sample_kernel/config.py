@@ -10,7 +10,7 @@ import torch
 from forge_core.choice import Refusal, refuse, require_known
 from forge_core.device import Device
 from forge_core.dtypes import short_name
-from forge_core.op import Launch, Variant
+from forge_core.op import Plan, Variant
 from forge_core.strided import Dim, canonical, flatten
 
 __all__ = ["VARIANTS", "SampleScaleConfig", "plan"]
@@ -41,7 +41,7 @@ class SampleScaleConfig:
         return f"sample_scale_{short_name(self.dtype)}_v{self.vec}_rank{self.rank}"
 
 
-def plan(device: Device, out: torch.Tensor, x: torch.Tensor, factor: float, variant: str) -> Launch:
+def plan(device: Device, out: torch.Tensor, x: torch.Tensor, factor: float, variant: str) -> Plan:
     """What a call launches."""
     if variant != "auto":
         require_known("sample_scale", variant, VARIANTS)
@@ -55,7 +55,7 @@ def plan(device: Device, out: torch.Tensor, x: torch.Tensor, factor: float, vari
         vec = math.gcd(16 // x.element_size(), count)
         while (x.data_ptr() | out.data_ptr()) % (vec * x.element_size()):
             vec //= 2
-    return Launch(
+    return Plan(
         variant="elementwise",
         builder=VARIANTS["elementwise"].path,
         config=SampleScaleConfig(x.dtype, vec, rank),

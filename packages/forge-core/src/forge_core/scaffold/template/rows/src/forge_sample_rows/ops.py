@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from forge_core.rows.operator import like, row_operator
+from forge_core.rows.operator import row_operator, row_output
 from forge_sample_rows import ref
 from forge_sample_rows.program import SampleNorm
 
@@ -38,4 +38,4 @@ def sample_norm(x: torch.Tensor, dim: int = -1, eps: float = 1e-5, *, variant: s
         LayoutError: sparse, quantised or nested.
         UnsupportedError: a variant that does not support this call.
     """
-    return like("sample_norm", SampleNorm(), x=x, dim=dim)
+    return row_output("sample_norm", SampleNorm(), x=x, dim=dim)

@@ -1,4 +1,4 @@
-"""Variants of an operator, the launch that a plan selects, and its explanation."""
+"""Variants of an operator, the plan of a launch, and its explanation."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Variant:
 
 
 @dataclass  # construction of a frozen one takes three times as long
-class Launch:
-    """A kernel, its configuration, and the arguments it is launched with.
+class Plan:
+    """A launch as it follows from metadata: a kernel, its configuration, and the arguments it is launched with.
 
     Attributes:
         variant: name of the variant.
@@ -57,14 +57,14 @@ class Launch:
 
     def __post_init__(self) -> None:
         if self.numbered and not self.workspace:
-            raise ValueError(f"Launch: {self.variant}: expected a workspace for a numbered launch, got none.")
+            raise ValueError(f"Plan: {self.variant}: expected a workspace for a numbered launch, got none.")
 
 
 @dataclass(frozen=True)
 class Explanation:
     """What a call would run, and why.
 
-    The other attributes are those of :class:`Launch`.  The reference has no architecture, key, variant, configuration
+    The other attributes are those of :class:`Plan`.  The reference has no architecture, key, variant, configuration
     or builder.
 
     Attributes:
