@@ -14,7 +14,7 @@ The configuration says which threads share a row; without lanes, threads per blo
     fold     per thread, then an exchange after which every thread has the total; map and store
 
 A vector is 16 bytes of the narrowest operand, at most 8 elements.  The head and tail of ``shifted`` and ``unaligned``
-rows are read by element, ``edges`` per thread; ``element`` rows are read by element throughout.
+rows are read by element, ``edges`` per thread; ``element`` rows are read by element throughout, ``paired`` rows by two.
 Bytes moved: each element read once and written once, so that DRAM bandwidth is the bound.  A block's loads overlap only
 with the arithmetic and stores of other resident blocks.  Limits: ``HeldConfig.capacity`` vectors per row, or per block
 if ``blocks`` is 0: rows of a grid are limited by the number of multiprocessors, those of maps are not.

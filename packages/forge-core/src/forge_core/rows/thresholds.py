@@ -20,7 +20,7 @@ _DECLARED = {
         "Bytes in flight per multiprocessor above which fewer blocks per row beat more bytes in flight.",
     ),
     "enough_bytes": (96 * 1024, "Bytes in flight per multiprocessor beyond which more gain nothing."),
-    "spread_vectors": (1024, "Vectors per block from which few rows take more blocks each."),
+    "spread_vectors": (1024, "Vectors per block, of very few rows per row, from which few rows take more blocks."),
     "grid_vectors": (
         2**15,
         "Vectors of a row from which few rows are held by the whole GPU, not by a cluster each.",

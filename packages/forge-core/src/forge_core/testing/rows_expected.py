@@ -5,6 +5,7 @@ Registers follow from ``resident`` blocks, and nothing spills.  Widths follow fr
     whole      vectors, in accesses of at most 16 bytes
     shifted    the same, and elements of head and tail; column operands by 16 bytes, and by element where a row ends
     unaligned  the same, and row operands by 16 bytes
+    paired     two elements
     element    an element; so too a scalar, a result, a gather, and of a broadcast row operand
 
 Shared memory holds an accumulator for each warp and exchange, and staged vectors.  A launch loads what its part of the
