@@ -223,6 +223,12 @@ def test_no_team_has_a_turn_more_than_others_for_the_last_rows():
         assert -(-rows // teams) == -(-rows // most)
 
 
+def test_there_are_as_many_clusters_as_gpcs_hold():
+    for width, dtype, blocks in ((131072, FP32, 1), (65536, FP32, 2), (32768, BF16, 4)):
+        config, teams = planned((8192, width), dtype).config, planned((8192, width), dtype).arguments[2]
+        assert (config.blocks, teams) == (16, 7 * blocks)
+
+
 def test_what_no_team_holds_is_refused_with_the_way_out():
     with pytest.raises(UnsupportedError, match=r"no kernel supports.*at most \d+ such elements; got 1000000 elements"):
         planned((100, 1000000), BF16)

@@ -30,8 +30,9 @@ _SPARE, _SPARE_LANES = 8, 64
 _IN_FLIGHT = 64 * 1024
 #: Threads per block of a team; threads per block with lanes; lanes per row and chunks.
 _TEAM_THREADS, _WARP_THREADS, _LANES = (256, 512), 128, ((4, 2), (8, 2), (16, 2), (32, 2), (32, 4))
-#: Multiprocessors of a GPC, within which a cluster is placed.
-_GROUP = 16
+#: Blocks of the largest cluster, and the most multiprocessors of a GPC, within which a cluster is placed.  An H200 with
+#: 132 has seven GPCs of 16 or more; an eighth team would start when the others have ended.
+_LARGEST, _GPC = 16, 18
 
 
 def spare_registers(device: Device) -> int:
@@ -187,10 +188,10 @@ def choose_team(binding: Binding, problem: Problem, device: Device) -> Persisten
 def team_sizes(config: PersistentConfig, problem: Problem, device: Device) -> tuple[int, int]:
     """Threads per block, and teams: as many as are resident at once, fewer if rows then have the same iterations.
 
-    Clusters of more than two blocks are counted by groups of 16 multiprocessors, since each lies within one GPC.
+    Clusters of more than two blocks are counted by 16 multiprocessors of each GPC, within which they are placed.
     """
     threads = config.block(-(-problem.length // config.vec))
-    sms = device.sm_count if config.blocks <= 2 else max(1, device.sm_count // _GROUP) * _GROUP
+    sms = device.sm_count if config.blocks <= 2 else max(1, device.sm_count // _GPC) * _LARGEST
     most = max(1, sms * config.resident_blocks(threads, device) // config.blocks)
     groups = -(-problem.rows // config.rows_at_once)
     return threads, max(1, -(-groups // max(1, -(-groups // most))))
