@@ -229,6 +229,12 @@ def test_there_are_as_many_clusters_as_gpcs_hold():
         assert (config.blocks, teams) == (16, 7 * blocks)
 
 
+def test_clusters_exchange_while_the_next_row_is_folded_if_several_are_in_flight():
+    listed = persistent_configurations(binding(NormBackward(), BF16), H200)
+    assert {(c.blocks > 1, c.delayed, c.turns) for c in listed if c.stages > 2} == {(False, False, 2), (True, True, 4)}
+    assert not any(c.delayed for c in listed if c.stages < 3)
+
+
 def test_what_no_team_holds_is_refused_with_the_way_out():
     with pytest.raises(UnsupportedError, match=r"no kernel supports.*at most \d+ such elements; got 1000000 elements"):
         planned((100, 1000000), BF16)

@@ -66,6 +66,7 @@ class Exchange:
         phase: phase of the mbarrier.
         slots: grid-wide only: its slots.
         second: grid-wide only: the reduction in the block that follows the slots.
+        turns: buffers of an exchange in a loop.
     """
 
     sharers: Sharers
@@ -75,10 +76,11 @@ class Exchange:
     phase: Any = 0
     slots: Slots | None = None
     second: Exchange | None = None
+    turns: int = 1
 
 
 def open_exchange(
-    smem: SmemAllocator, monoids: Sequence[Monoid], sharers: Sharers, *, by_turns: bool = False
+    smem: SmemAllocator, monoids: Sequence[Monoid], sharers: Sharers, *, turns: int = 1
 ) -> list[Exchange]:
     """Allocates shared memory for reductions and initializes their mbarriers; called by all threads of a cluster.
 
@@ -86,9 +88,8 @@ def open_exchange(
         smem: the allocator.
         monoids: the monoid of each reduction.
         sharers: the threads that share a row.
-        by_turns: double-buffer each, for use in a loop by :func:`at_turn`.
+        turns: buffers of each, for use in a loop by :func:`at_turn`.
     """
-    turns = 2 if by_turns else 1
     arrived = smem.allocate_array(Int64, turns * len(monoids)) if sharers.blocks > 1 and monoids else None
     if arrived is not None:
         _init(arrived, turns * len(monoids))
@@ -102,19 +103,20 @@ def open_exchange(
         if slots is not None:
             slots = replace(slots, start=slots.start + i * (Int64(slots.blocks) * SLOT_BYTES))
             second = Exchange(sharers, smem.allocate_tensor(Int32, cute.make_layout(shape), byte_alignment=16))
-        found.append(Exchange(sharers, sAcc, counter, first=i == 0, slots=slots, second=second))
+        found.append(Exchange(sharers, sAcc, counter, first=i == 0, slots=slots, second=second, turns=turns))
     return found
 
 
 def at_turn(at: Exchange, turn: Int32) -> Exchange:
-    """The buffer of an exchange opened ``by_turns`` for iteration ``turn``; a cluster must have synchronized before.
+    """The buffer of an exchange for iteration ``turn`` of a loop; a cluster must have synchronized before.
 
-    With two buffers no thread waits before it writes: a thread that writes in iteration n + 2 has read what all threads
-    wrote in n + 1, and each of them had finished reading n before that write.
+    No thread waits before it writes.  With two buffers: a thread that writes in iteration n + 2 has read what all
+    threads wrote in n + 1, and each of them had finished reading n before that write.  With four, if a thread reads n
+    after it has written n + 1: one that writes n + 4 has read n + 2, and each had finished reading n before writing that.
     """
-    own = cute.make_tensor(at.sAcc.iterator + turn % 2 * cute.cosize(at.sAcc.layout), at.sAcc.layout)
-    arrived = at.arrived if at.arrived is None else at.arrived + turn % 2
-    return replace(at, sAcc=own, arrived=arrived, first=False, phase=turn // 2 % 2)
+    own = cute.make_tensor(at.sAcc.iterator + turn % at.turns * cute.cosize(at.sAcc.layout), at.sAcc.layout)
+    arrived = at.arrived if at.arrived is None else at.arrived + turn % at.turns
+    return replace(at, sAcc=own, arrived=arrived, first=False, phase=turn // at.turns % 2)
 
 
 @cute.jit
@@ -153,7 +155,6 @@ def _put(words: list, sAcc: cute.Tensor, slot: Int32):
     if cute.arch.lane_idx() == 0:
         for i in cutlass.range_constexpr(len(words)):
             sAcc[i, slot] = words[i]
-    cute.arch.sync_threads()
 
 
 @cute.jit
@@ -161,7 +162,6 @@ def _send(
     words: list,
     sAcc: cute.Tensor,
     arrived: cute.Pointer,
-    phase: int | Int32,
     blocks: cutlass.Constexpr,
     slot: Int32,
     slots: int | Int32,
@@ -175,7 +175,6 @@ def _send(
             some = words[i : i + 4]
             start = (sAcc.iterator + slot * len(words) + i).align(4 * len(some))
             cute.arch.store_async_dsmem(start, tuple(some), arrived, cute.arch.lane_idx())
-    cute.arch.mbarrier_wait(arrived, phase)
 
 
 def reduce_row(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any, ...]:
@@ -195,19 +194,35 @@ def reduce_row(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any,
 
 def _reduce(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any, ...]:
     """Reduces among the threads of a block or a cluster."""
-    sharers, room = at.sharers, at.sAcc.shape[1]
+    acc, place = send(acc, monoid, at)
+    return acc if at.sAcc.shape[1] == 1 else receive(monoid, at, place)
+
+
+def send(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The first half of :func:`reduce_row`, which does not wait: the total of the warp, and its place."""
+    sharers = at.sharers
     warps = sharers.threads // WARP
     slots = warps * sharers.blocks
     acc = reduce_lanes(acc, monoid)
-    if room == 1:
-        return acc
+    if at.sAcc.shape[1] == 1:
+        return acc, ()
     warp, lane, words = cute.arch.thread_idx()[0] // WARP, cute.arch.lane_idx(), _pack(acc, at.sAcc.shape[0])
     if at.arrived is None:
         _put(words, at.sAcc, warp)
     else:
         if at.first:
             cute.arch.cluster_wait()
-        _send(words, at.sAcc, at.arrived, at.phase, sharers.blocks, sharers.rank * warps + warp, slots)
+        _send(words, at.sAcc, at.arrived, sharers.blocks, sharers.rank * warps + warp, slots)
+    return acc, (lane, slots)
+
+
+def receive(monoid: Monoid, at: Exchange, place: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The second half: waits for the accumulators of all warps, and returns their total."""
+    (lane, slots), room = place, at.sAcc.shape[1]
+    if at.arrived is None:
+        cute.arch.sync_threads()
+    else:
+        cute.arch.mbarrier_wait(at.arrived, at.phase)
     lanes = min(room, WARP)
     found = [_unpack(at.sAcc, lane % lanes + i, monoid.types) for i in range(0, room, lanes)]
     if not isinstance(slots, int):

@@ -222,7 +222,7 @@ class SharedRowKernel(RowKernel):
         Args:
             pieces: the thread's elements.
             row: values of the row.
-            exchange: an exchange for each monoid of :meth:`exchanged`.
+            exchange: an exchange for each monoid of :meth:`exchanged`; none for the totals of a thread, with a merge.
             zero: 0, of which the compiler knows only that it is 0 or 1.
         """
         program = self.binding.program
@@ -242,7 +242,7 @@ class SharedRowKernel(RowKernel):
             elif not merged:
                 (total,) = reduce_row((total,), self.monoid(fold), next(exchanges))
             totals = (*totals, total)
-        return reduce_row(totals, self.merge(), exchange[0]) if merged else totals
+        return reduce_row(totals, self.merge(), exchange[0]) if merged and exchange else totals
 
 
 def row_builder(kernel: type[RowConfig]) -> CompileCached[Any]:

@@ -25,7 +25,7 @@ from cutlass import Int32, Int64, Uint32, const_expr
 from cutlass.memory import SmemAllocator
 
 from forge_core.cute.copy import behind
-from forge_core.cute.exchange import Sharers, at_turn, open_exchange
+from forge_core.cute.exchange import Exchange, Sharers, at_turn, open_exchange, receive, send
 from forge_core.cute.grid import lead
 from forge_core.cute.memory import name_kernel
 from forge_core.rows.accumulate import AccumulatingKernel
@@ -68,7 +68,7 @@ class Persistent(PersistentConfig, AccumulatingKernel):
         first, step = Int64(team) * self.rows_at_once + own, Int64(teams) * self.rows_at_once
         iterations = Int32((rows - Int64(team) * self.rows_at_once + (step - 1)) // step)
         exchange = open_exchange(
-            smem, self.exchanged(), Sharers(threads, self.threads, self.blocks, rank), by_turns=True
+            smem, self.exchanged(), Sharers(threads, self.threads, self.blocks, rank), turns=self.turns
         )
         if const_expr(self.blocks > 1 and len(exchange) > 0):
             cute.arch.cluster_wait()
@@ -79,22 +79,50 @@ class Persistent(PersistentConfig, AccumulatingKernel):
         for iteration in cutlass.range_constexpr(mine.ahead):
             mine.prefetch(Int32(iteration))
         mine.prefetch_scalars(Int32(0))
+        zero, scalars = Uint32(length) >> 31, mine.scalars()
+        if const_expr(self.delayed):
+            _, place = self.send(mine, exchange[0], Int32(0), zero)
+            mine.prefetch_scalars(Int32(1))
 
         for iteration in cutlass.range(iterations, unroll=1):
-            pieces, row_values, g, inside = mine.wait(iteration)
-            mine.prefetch(iteration + mine.ahead)
-            mine.prefetch_scalars(iteration + 1)
+            at = [at_turn(at, iteration) for at in exchange]
             # Fold and exchange, map and store.
-            totals = self.reduce(pieces, row_values, [at_turn(at, iteration) for at in exchange], Uint32(length) >> 31)
+            if const_expr(self.delayed):
+                mine.prefetch(iteration + mine.ahead)
+                following, _ = self.send(mine, exchange[0], iteration + 1, zero)
+                mine.prefetch_scalars(iteration + 2)
+                pieces, row_values, g, inside = mine.at(iteration, scalars)
+                for name, rX in scalars.items():
+                    rX.store(following[name].load())
+                totals = receive(self.exchanged()[0], at[0], place)
+                self.drop_conversions(pieces, totals, zero << len(totals))
+            else:
+                mine.wait()
+                pieces, row_values, g, inside = mine.at(iteration, mine.scalars())
+                mine.prefetch(iteration + mine.ahead)
+                mine.prefetch_scalars(iteration + 1)
+                totals = self.reduce(pieces, row_values, at, zero)
             constants = program.constants(totals, row_values)
             self.write_results(g, constants, row_values, (thread_in_row == 0) & inside)
             for c in cutlass.range_constexpr(self.chunks):
                 self.map(pieces[c : c + 1], constants)
                 self.accumulate(sums, pieces[c], c, constants)
+        if const_expr(self.delayed):
+            receive(self.exchanged()[0], at_turn(exchange[0], iterations), place)  # before this block's memory is freed
 
         if const_expr(self.workspace):
             lead(self.overlap)
             self.write_partial_sums(sums, mine, scratch, team, teams, smem)
+
+
+    def send(self, mine: Successive, exchange: Exchange, iteration: Int32, zero: Uint32) -> tuple[Any, Any]:
+        """Folds the row of an iteration and starts its exchange: its scalars, and the place of the warp."""
+        mine.wait()
+        scalars = mine.scalars()
+        pieces, row_values, *_ = mine.at(iteration, scalars)
+        own = self.reduce(pieces, row_values, (), zero)
+        _, place = send(own, self.exchanged()[0], at_turn(exchange, iteration))
+        return scalars, place
 
 
 build = row_builder(Persistent)

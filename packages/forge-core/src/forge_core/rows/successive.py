@@ -115,18 +115,28 @@ class Successive:
         for name, rX in self.rScalars.items():
             load_if(g[name], Int32(0), rX, inside, self.policy)
 
-    def wait(self, iteration: Int32) -> tuple[list[Piece], Row, dict[str, cute.Tensor], Boolean]:
-        """Waits for the row of an iteration: the thread's pieces, values of the row, its tensors, whether it exists."""
+    def scalars(self) -> dict[str, cute.Tensor]:
+        """A copy of the scalars that were loaded last."""
+        return _copied(self.rScalars)
+
+    def wait(self) -> None:
+        """Waits for the first row in flight."""
+        if const_expr(self.kernel.stages > 0):
+            cute.arch.cp_async_wait_group(self.kernel.stages - 2)
+            cute.arch.sync_warp()  # keeps reads of this stage ahead of the copies that overwrite it
+
+    def at(
+        self, iteration: Int32, scalars: dict[str, cute.Tensor]
+    ) -> tuple[list[Piece], Row, dict[str, cute.Tensor], Boolean]:
+        """The row of an iteration: the thread's pieces, values of the row, its tensors, whether it exists."""
         kernel, vec = self.kernel, self.kernel.vec
         g, inside = self.row(iteration)
         length, numbers = self.arguments[1], self.arguments[3]
-        row_values = kernel.row_values(g | self._copied(self.rScalars), length, numbers)
+        row_values = kernel.row_values(g | scalars, length, numbers)
         count = Int32(cutlass.select_(inside, length, 0))
         if const_expr(kernel.stages > 0):
-            cute.arch.cp_async_wait_group(kernel.stages - 2)
-            cute.arch.sync_warp()  # keeps reads of this stage ahead of the copies that overwrite it
             staged = self._stage(iteration, self._parts(g))
-        rRow, epoch, pieces = self._copied(self.rNext), Epoch(), []
+        rRow, epoch, pieces = _copied(self.rNext), Epoch(), []
         for c in range(kernel.chunks):
             step = self.begin(c)
             whole = step < count
@@ -181,13 +191,14 @@ class Successive:
                 rOwn = cute.make_tensor(rX[None, c].iterator, layout)
                 cute.copy(copy, tXgX[None, c], rOwn, pred=vector_predicate(tXgX, inside))
 
-    def _copied(self, tensors: dict[str, cute.Tensor]) -> dict[str, cute.Tensor]:
-        """Copies of registers, which the next row does not overwrite."""
-        found = {}
-        for name, rX in tensors.items():
-            found[name] = cute.make_rmem_tensor(rX.shape, rX.element_type)
-            found[name].store(rX.load())
-        return found
+
+def _copied(tensors: dict[str, cute.Tensor]) -> dict[str, cute.Tensor]:
+    """Copies of registers, which the next row does not overwrite."""
+    found = {}
+    for name, rX in tensors.items():
+        found[name] = cute.make_rmem_tensor(rX.shape, rX.element_type)
+        found[name].store(rX.load())
+    return found
 
 
 def _read(sX: cute.Tensor, c: int) -> Any:

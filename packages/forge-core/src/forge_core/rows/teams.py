@@ -65,8 +65,18 @@ class PersistentConfig(SharedRowConfig):
 
     @property
     def exchange_partials(self) -> int:
-        """Partial results of an exchange in shared memory, double-buffered."""
-        return 2 * (self.threads // 32) * self.blocks if self.sized else 0
+        """Partial results of an exchange in shared memory, in all its buffers."""
+        return self.turns * (self.threads // 32) * self.blocks if self.sized else 0
+
+    @property
+    def delayed(self) -> bool:
+        """Whether a row is folded before the totals of the one before have arrived: in clusters, by one exchange."""
+        return self.blocks > 1 and self.stages > 2 and self.merges and not self.binding.program.joint
+
+    @property
+    def turns(self) -> int:
+        """Buffers of an exchange."""
+        return 4 if self.delayed else 2
 
     @property
     def registers(self) -> int:
@@ -145,7 +155,7 @@ def _whole(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
         row, resident = threads * chunks * sum(accesses), config.resident
         if not accesses or any(size % 16 for size in accesses):
             continue
-        beside = config.shared(threads) - row
+        beside = replace(config, stages=3).shared(threads) - 3 * row  # at most
         most_here, most_shared = (
             (each - beside) // row for each in (device.smem_per_block, device.smem_per_sm // resident - RESERVED_SHARED)
         )
