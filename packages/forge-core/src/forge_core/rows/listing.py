@@ -36,6 +36,9 @@ _MANY_SHIFTED = 32
 # in shared memory; words in registers and maximum vectors before it spills, the second pair for converted elements, the
 # third for programs with column operands.
 _STAGED_THREADS, _STAGED, _STAGED_KEPT, _STAGED_CONVERTED, _STAGED_COLUMNS = 448, 48, (32, 16), (24, 12), (20, 10)
+# The same for rows of one fp32 operand with column operands, as long as three resident blocks hold, of moments two:
+# threads per block, vectors, of which in shared memory.
+_STAGED_SHORT, _STAGED_MOMENTS = (512, 9, 6), (384, 11, 7)
 
 # Rows of up to 128 vectors: threads per block, lanes per row, chunks.
 _WARP_ROWS = ((128, 1, 2), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
@@ -124,6 +127,8 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
             yield held(align, threads, lanes, chunks, rows=2 if lanes == 1 and not writes else 1)
         for threads, blocks, room in longer:
             fits = _MANY_SHIFTED if room == _MANY and (align == "shifted" or not writes or wide) else room
+            if _packed(binding, blocks) and align == "whole":
+                threads, fits = 512, _SOME
             if align == "whole" or room not in (_FEW, _HALF):
                 yield held(align, threads, 0, max(1, fits // words), blocks)
         if in_grid:
@@ -147,7 +152,12 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     less = 8 * (len(binding.moving) > 1 and bool(columns)) + 8 * (device.capability >= (10, 0) and not converted)
     kept = (room - less) // words
     staged = min(_STAGED // words, vectors - kept)
-    if clusters > 1 and stages and kept and staged > 0:
+    short = bool(columns) and not converted and binding.wide == len(binding.loaded) == 1
+    if clusters > 1 and short and stages:
+        threads, chunks, fewer = _STAGED_MOMENTS if moments else _STAGED_SHORT
+        config = held("whole", threads, 0, chunks, clusters, fewer)
+        yield replace(config, spare=config.spare - 16)
+    if clusters > 1 and stages and kept and staged > 0 and (moments or not short):
         yield held("whole" if columns else "shifted", _STAGED_THREADS, 0, kept + staged, clusters, staged)
     for threads, lanes, chunks in _PAIRED_ROWS if columns else ():
         yield held("paired", threads, lanes, chunks)
@@ -163,6 +173,7 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
     binding, columns = config.binding, config.binding.program.operands.columns
     sizes, row = ([binding.dtype(name).itemsize for name in names] for names in (columns, binding.moving))
     wide = config.align == "whole" and (max(sizes, default=0) > min(row, default=8) or binding.wide_columns)
+    wide = wide and not _packed(binding, config.blocks)
     # Copies to shared memory are 16 bytes wide, and the first lanes of a warp copy the last vectors of each chunk.
     apart = config.chunks > 32 or any(size * config.vec % 16 for size in sizes)
     if not columns or not config.sized or not config.blocks or config.align == "element":
@@ -171,6 +182,12 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
         return False
     most = replace(config, columns_staged=True).shared(config.threads) + RESERVED_SHARED
     return bool(most <= device.smem_per_block and config.resident * most <= device.smem_per_sm)
+
+
+def _packed(binding: Binding, blocks: int) -> bool:
+    """Whether a cluster's blocks have more threads and stage columns: rows and columns of 16 bits, none of them in L1."""
+    narrow = all(binding.dtype(name).itemsize < 4 for name in binding.loaded + binding.operands.columns)
+    return bool(binding.wide_columns) and narrow and 1 < blocks < 16
 
 
 def _mixes(binding: Binding) -> bool:
