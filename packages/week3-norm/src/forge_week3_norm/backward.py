@@ -29,9 +29,10 @@ from forge_week3_norm.program import NormBackward, NormGradients, WeightBackward
 
 __all__ = ["layer_norm_backward", "norm_gradients", "norm_weight_backward", "rms_norm_backward"]
 
-#: Elements of a row up to which one read is faster than two; half as many by element.  H200: rows of 16384 take 0.62 to
-#: 0.68 of the time of the separate launches, rows of 32768 0.72 to 0.95.
-LONGEST = 2**15
+#: Elements of a row up to which one read is faster than two, and of one that is read by element, by itemsize.  H200:
+#: 0.48 to 0.71 of the time of the separate launches; by element 0.6 to 0.9 in fp32 up to 4095 elements, 0.8 to 1.1 up to
+#: 16384, and in bf16 0.7 to 1.25 up to 4095, then 1.2 to 1.7.
+LONGEST, LONGEST_SINGLE = 2**17, {2: 2**12, 4: 2**14}
 
 
 def _given(named: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +185,8 @@ def together(dims: tuple[int, ...], h: torch.Tensor, *others: torch.Tensor | Non
         return True
     device = devices.query(h.device) if arch is None else devices.spec_for(arch)
     length = math.prod(h.shape[i] for i in dims)
-    return length <= min(LONGEST if length % 8 == 0 else LONGEST // 2, 4096 * max_cluster(device))
+    most = LONGEST if length % 8 == 0 else LONGEST_SINGLE[h.dtype.itemsize]
+    return length <= min(most, 8192 * max_cluster(device))
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: dict[str, Any], *, center: bool) -> None:
