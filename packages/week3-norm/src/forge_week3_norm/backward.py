@@ -29,9 +29,9 @@ from forge_week3_norm.program import NormBackward, NormGradients, WeightBackward
 
 __all__ = ["layer_norm_backward", "norm_gradients", "norm_weight_backward", "rms_norm_backward"]
 
-#: Elements of a row up to which one read is faster than two, and of one that is read by element, by itemsize.  H200:
-#: 0.48 to 0.71 of the time of the separate launches; by element 0.6 to 0.9 in fp32 up to 4095 elements, 0.8 to 1.1 up to
-#: 16384, and in bf16 0.7 to 1.25 up to 4095, then 1.2 to 1.7.
+#: Elements of a row up to which one read is faster than two, and of one that is read by element, by itemsize.  Time of
+#: one over that of two on an H200: 0.48 to 0.71; by element, many rows of fp32 up to 0.9, of 4096 to 16384 0.8 to 1.15,
+#: of bf16 0.7 to 1.25 up to 4095, then 0.9 to 1.65; few rows always less.
 LONGEST, LONGEST_SINGLE = 2**17, {2: 2**12, 4: 2**14}
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 
 import cutlass
@@ -26,13 +25,12 @@ from cutlass.memory import SmemAllocator
 from forge_core.cute import SLOT_BYTES
 from forge_core.cute.copy import store_if
 from forge_core.cute.grid import Slots
-from forge_core.cute.monoid import Monoid, get, kept, put
+from forge_core.cute.monoid import Monoid, combine_all, get, kept, put, select
 from forge_core.cute.warp import WARP, reduce_lanes
 
 # Partial results that a thread loads before it combines them: from shared memory, and from global memory.
 PLACES_AT_ONCE, PARTS_AT_ONCE = 8, 16
-#: Rows of a block that combines partial results in global memory.
-FINISHED = 8
+FINISHED = 8  #: rows of a block that combines partial results in global memory
 
 
 @dataclass(frozen=True)
@@ -110,9 +108,9 @@ def open_exchange(
 def at_turn(at: Exchange, turn: Int32) -> Exchange:
     """The buffer of an exchange for iteration ``turn`` of a loop; a cluster must have synchronized before.
 
-    No thread waits before it writes.  With two buffers: a thread that writes in iteration n + 2 has read what all
-    threads wrote in n + 1, and each of them had finished reading n before that write.  With four, if a thread reads n
-    after it has written n + 1: one that writes n + 4 has read n + 2, and each had finished reading n before writing that.
+    No thread waits before it writes.  With two buffers: one that writes n + 2 has read what all threads wrote in n + 1,
+    and each had finished reading n before.  With four, n + 1 is written before n is read: one that writes n + 4 has
+    read n + 2, and each had finished reading n before it wrote that.
     """
     own = cute.make_tensor(at.sAcc.iterator + turn % at.turns * cute.cosize(at.sAcc.layout), at.sAcc.layout)
     arrived = at.arrived if at.arrived is None else at.arrived + turn % at.turns
@@ -195,7 +193,7 @@ def reduce_row(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any,
 def _reduce(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any, ...]:
     """Reduces among the threads of a block or a cluster."""
     acc, place = send(acc, monoid, at)
-    return acc if at.sAcc.shape[1] == 1 else receive(monoid, at, place)
+    return receive(monoid, at, place) if place else acc
 
 
 def send(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -209,10 +207,10 @@ def send(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[tuple[Any,
     warp, lane, words = cute.arch.thread_idx()[0] // WARP, cute.arch.lane_idx(), _pack(acc, at.sAcc.shape[0])
     if at.arrived is None:
         _put(words, at.sAcc, warp)
-    else:
-        if at.first:
-            cute.arch.cluster_wait()
-        _send(words, at.sAcc, at.arrived, sharers.blocks, sharers.rank * warps + warp, slots)
+        return acc, (lane, slots)
+    if at.first:
+        cute.arch.cluster_wait()
+    _send(words, at.sAcc, at.arrived, sharers.blocks, sharers.rank * warps + warp, slots)
     return acc, (lane, slots)
 
 
@@ -226,8 +224,8 @@ def receive(monoid: Monoid, at: Exchange, place: tuple[Any, ...]) -> tuple[Any, 
     lanes = min(room, WARP)
     found = [_unpack(at.sAcc, lane % lanes + i, monoid.types) for i in range(0, room, lanes)]
     if not isinstance(slots, int):
-        found = [_select(lane % lanes + i * lanes < slots, acc, monoid.identity()) for i, acc in enumerate(found)]
-    return reduce_lanes(_combine_all(found, monoid), monoid, lanes, repeated=True)
+        found = [select(lane % lanes + i * lanes < slots, acc, monoid.identity()) for i, acc in enumerate(found)]
+    return reduce_lanes(combine_all(found, monoid), monoid, lanes, repeated=True)
 
 
 @dataclass(frozen=True)
@@ -339,7 +337,7 @@ def _combine_groups(sAcc: list, monoid: cutlass.Constexpr, width: Int32, groups:
         some = (left + (PLACES_AT_ONCE - 1)) // PLACES_AT_ONCE
         for at in cutlass.range(cute.arch.thread_idx()[0], some * width, cute.arch.block_dim()[0], unroll=1):
             accs = [_acc_at(sAcc, at + k * some * width, left * width, at, monoid) for k in range(PLACES_AT_ONCE)]
-            total = _combine_all(accs, monoid)
+            total = combine_all(accs, monoid)
             for k in cutlass.range_constexpr(len(sAcc)):
                 sAcc[k][at] = total[k]
         cute.arch.sync_threads()
@@ -392,21 +390,11 @@ def _combine_parts(
     put(rAcc, [monoid.identity()])
     for part in cutlass.range(turn, parts, at_once * groups, unroll=1):
         accs = [_acc_at(gAcc, part + k * groups, parts, part, monoid) for k in range(at_once)]
-        put(rAcc, [monoid.combine(get(rAcc, 0), _combine_all(accs, monoid))])
+        put(rAcc, [monoid.combine(get(rAcc, 0), combine_all(accs, monoid))])
     return get(rAcc, 0)
 
 
 def _acc_at(sAcc: list[cute.Tensor], place: Any, end: Any, own: Any, monoid: Monoid) -> tuple[Any, ...]:
     """The accumulator at ``place`` if that is before the end, otherwise the identity."""
     inside = place < end
-    return _select(inside, tuple(s[cutlass.select_(inside, place, own)] for s in sAcc), monoid.identity())
-
-
-def _combine_all(accs: list[tuple[Any, ...]], monoid: Monoid) -> tuple[Any, ...]:
-    """Combines accumulators, by the monoid's ``many`` if it has that."""
-    many = getattr(monoid, "many", None)
-    return many(accs) if many is not None and len(accs) > 1 else reduce(monoid.combine, accs)
-
-
-def _select(condition: Any, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(type(y)(cutlass.select_(condition, x, y)) for x, y in zip(a, b, strict=True))
+    return select(inside, tuple(s[cutlass.select_(inside, place, own)] for s in sAcc), monoid.identity())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar, Protocol
 
 import cutlass
@@ -52,6 +53,17 @@ def put(rAcc: list[cute.Tensor], accs: Sequence[tuple[Any, ...]]) -> None:
 def get(rAcc: list[cute.Tensor], r: int) -> tuple[Any, ...]:
     """The accumulator of row ``r``."""
     return tuple(part[r] for part in rAcc)
+
+
+def combine_all(accs: list[tuple[Any, ...]], monoid: Monoid) -> tuple[Any, ...]:
+    """Combines accumulators, by the monoid's ``many`` if it has that."""
+    many = getattr(monoid, "many", None)
+    return many(accs) if many is not None and len(accs) > 1 else reduce(monoid.combine, accs)
+
+
+def select(condition: Any, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+    """One of two accumulators."""
+    return tuple(type(y)(cutlass.select_(condition, x, y)) for x, y in zip(a, b, strict=True))
 
 
 def lowest(dtype: Any) -> Any:

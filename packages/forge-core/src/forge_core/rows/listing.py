@@ -36,8 +36,8 @@ _MANY_SHIFTED = 32
 # in shared memory; words in registers and maximum vectors before it spills, the second pair for converted elements, the
 # third for programs with column operands.
 _STAGED_THREADS, _STAGED, _STAGED_KEPT, _STAGED_CONVERTED, _STAGED_COLUMNS = 448, 48, (32, 16), (24, 12), (20, 10)
-# The same for rows of one fp32 operand with column operands, as long as three resident blocks hold, of moments two:
-# threads per block, vectors, of which in shared memory.
+# The same for rows of one fp32 operand with column operands, with four resident blocks, of moments two: threads per
+# block, vectors, and how many of them are in shared memory.
 _STAGED_SHORT, _STAGED_MOMENTS = (512, 9, 6), (384, 11, 7)
 
 # Rows of up to 128 vectors: threads per block, lanes per row, chunks.
@@ -127,10 +127,9 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
             yield held(align, threads, lanes, chunks, rows=2 if lanes == 1 and not writes else 1)
         for threads, blocks, room in longer:
             fits = _MANY_SHIFTED if room == _MANY and (align == "shifted" or not writes or wide) else room
-            if _packed(binding, blocks) and align == "whole":
-                threads, fits = 512, _SOME
+            block, fits = (512, _SOME) if align == "whole" and _packed(binding, blocks) else (threads, fits)
             if align == "whole" or room not in (_FEW, _HALF):
-                yield held(align, threads, 0, max(1, fits // words), blocks)
+                yield held(align, block, 0, max(1, fits // words), blocks)
         if in_grid:
             if align == "shifted" or not columns:  # shifted ones take whole rows, too
                 yield held(align, 512, 0, max(1, _SOME // words), 0)
@@ -154,8 +153,8 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     staged = min(_STAGED // words, vectors - kept)
     short = bool(columns) and not converted and binding.wide == len(binding.loaded) == 1
     if clusters > 1 and short and stages:
-        threads, chunks, fewer = _STAGED_MOMENTS if moments else _STAGED_SHORT
-        config = held("whole", threads, 0, chunks, clusters, fewer)
+        threads, chunks, here = _STAGED_MOMENTS if moments else _STAGED_SHORT
+        config = held("whole", threads, 0, chunks, clusters, here)
         yield replace(config, spare=config.spare - 16)
     if clusters > 1 and stages and kept and staged > 0 and (moments or not short):
         yield held("whole" if columns else "shifted", _STAGED_THREADS, 0, kept + staged, clusters, staged)
@@ -185,7 +184,7 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
 
 
 def _packed(binding: Binding, blocks: int) -> bool:
-    """Whether a cluster's blocks have more threads and stage columns: rows and columns of 16 bits, none of them in L1."""
+    """Whether blocks of a cluster have more threads and stage column operands: both are of 16 bits, and wide."""
     narrow = all(binding.dtype(name).itemsize < 4 for name in binding.loaded + binding.operands.columns)
     return bool(binding.wide_columns) and narrow and 1 < blocks < 16
 

@@ -2,7 +2,7 @@
 
     team b       row b, row b + B, row b + 2 B, ...       B teams: as many as are resident
     load         column operands, once for all rows; rows into a pipeline in shared memory (``successive``)
-    fold         per thread, then an exchange among the team; exchanges are double-buffered
+    fold         per thread, then an exchange among the team; ``delayed``: the next row is folded before totals arrive
     map, store   of the current row; contributions to sums over rows (``accumulate``) are added up in registers
     finish       sums of a team to the workspace; a second launch adds up those of all teams, in a fixed order
 
@@ -113,7 +113,6 @@ class Persistent(PersistentConfig, AccumulatingKernel):
         if const_expr(self.workspace):
             lead(self.overlap)
             self.write_partial_sums(sums, mine, scratch, team, teams, smem)
-
 
     def send(self, mine: Successive, exchange: Exchange, iteration: Int32, zero: Uint32) -> tuple[Any, Any]:
         """Folds the row of an iteration and starts its exchange: its scalars, and the place of the warp."""
