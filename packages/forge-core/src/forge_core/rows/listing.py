@@ -184,7 +184,7 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
 
 
 def _packed(binding: Binding, blocks: int) -> bool:
-    """Whether blocks of a cluster have more threads and stage column operands: both are of 16 bits, and wide."""
+    """Whether rows of ``blocks`` get more threads and staged columns: elements of 16 bits, most of them of columns."""
     narrow = all(binding.dtype(name).itemsize < 4 for name in binding.loaded + binding.operands.columns)
     return bool(binding.wide_columns) and narrow and 1 < blocks < 16
 

@@ -81,7 +81,7 @@ class Persistent(PersistentConfig, AccumulatingKernel):
         mine.prefetch_scalars(Int32(0))
         zero, scalars = Uint32(length) >> 31, mine.scalars()
         if const_expr(self.delayed):
-            _, place = self.send(mine, exchange[0], Int32(0), zero)
+            _, place = self.fold_ahead(mine, exchange[0], Int32(0), zero)
             mine.prefetch_scalars(Int32(1))
 
         for iteration in cutlass.range(iterations, unroll=1):
@@ -89,7 +89,7 @@ class Persistent(PersistentConfig, AccumulatingKernel):
             # Fold and exchange, map and store.
             if const_expr(self.delayed):
                 mine.prefetch(iteration + mine.ahead)
-                following, _ = self.send(mine, exchange[0], iteration + 1, zero)
+                following, _ = self.fold_ahead(mine, exchange[0], iteration + 1, zero)
                 mine.prefetch_scalars(iteration + 2)
                 pieces, row_values, g, inside = mine.at(iteration, scalars)
                 for name, rX in scalars.items():
@@ -114,7 +114,7 @@ class Persistent(PersistentConfig, AccumulatingKernel):
             lead(self.overlap)
             self.write_partial_sums(sums, mine, scratch, team, teams, smem)
 
-    def send(self, mine: Successive, exchange: Exchange, iteration: Int32, zero: Uint32) -> tuple[Any, Any]:
+    def fold_ahead(self, mine: Successive, exchange: Exchange, iteration: Int32, zero: Uint32) -> tuple[Any, Any]:
         """Folds the row of an iteration and starts its exchange: its scalars, and the place of the warp."""
         mine.wait()
         scalars = mine.scalars()
