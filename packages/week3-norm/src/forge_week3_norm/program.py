@@ -159,14 +159,14 @@ class NormBackward(RowProgram):
 
     def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
         """Their means, the row's own, rstd, and what is added to the weight."""
-        mean = row.mean if self.center else 0.0
-        return totals[0] / row.count, totals[-1] / row.count, mean, row.rstd, _offset(self, row)
+        mean, scale = row.mean if self.center else 0.0, row.rstd / row.count
+        return totals[0] * scale, totals[-1] * scale, mean, row.rstd, _offset(self, row)
 
     def map(self, v: Any, constants: Any) -> tuple[Any, ...]:
         """The gradient of each element."""
         a, b, mean, rstd, offset = constants
-        g = _weighted(self, v.dy, v, offset) - _hat(self, v.x, mean, rstd) * a
-        dx = (g - b if self.center else g) * rstd
+        less = _hat(self, v.x, mean, rstd) * a
+        dx = _weighted(self, v.dy, v, offset) * rstd - (less + b if self.center else less)
         return (dx + v.dtotal,) if self.added else (dx,)
 
 
