@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from forge_core.cute import SLOT_BYTES
 from forge_core.device import Device
-from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig
+from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig, realigned_bytes
 from forge_core.rows.problem import Dim, Problem
 from forge_core.rows.teams import PersistentConfig, team_sizes
 
@@ -208,12 +208,15 @@ def _tile(config: ColumnConfig, problem: Problem, line: int, target: int) -> Til
 
 
 def workspace(config: RowConfig, problem: Problem, device: Device) -> int:
-    """Bytes of the workspace: of a grid a slot per block and exchange, of parts 8 per total, of teams their sums."""
+    """Bytes of the workspace: see the kernels; of a grid a slot per block and exchange, of parts 8 per total."""
     program = config.binding.program
     if isinstance(config, PersistentConfig):
         each = max(1, problem.length) * config.binding.compute.itemsize
         return len(program.operands.accumulates) * each * team_sizes(config, problem, device)[1]
     parts = row_parts(config, problem, device)
+    if isinstance(config, HeldConfig) and config.columns_realigned:
+        sizes = [config.binding.dtype(name).itemsize for name in program.operands.columns]
+        return config.vec * int(sum(realigned_bytes(problem.length, size) for size in sizes))
     if isinstance(config, HeldConfig):
         return problem.rows * parts * SLOT_BYTES * (1 if program.merge else len(program.folds))
     return problem.rows * (parts + 1) * 8 * len(program.folds)  # and those of all parts

@@ -39,7 +39,7 @@ class Columns:
         self.g, self.first, self.count, self.thread, self.threads = g, first, count, thread, threads
         self.names, self.epoch = config.binding.program.operands.columns, Epoch()
         self.staged = getattr(config, "columns_staged", False)
-        self._config, self._whole = config, config.align in ("whole", "paired")
+        self._config, self._whole = config, config.columns_whole
         self._staged_tensors: dict[str, tuple[cute.Tensor, Int32]] = {}
         self._arrived = False
 
@@ -82,7 +82,8 @@ class Columns:
             some = Int32(cutlass.select_(step <= count, skip, 0))
             _copy_async_if(sX, width, thread, begin, some, thread < self._config.chunks)
         begin = (row.iterator + (first + thread * vec)).toint() - skip
-        _copy_each(sX, thread, begin, Int64(threads * vec) * size, thread * vec, threads * vec, count, skip)
+        step, turn = thread * vec, threads * vec
+        _copy_each(sX, thread, begin, Int64(turn) * size, step, turn, count, skip, self._whole)
         return sX, skip
 
     def read(self, name: str, c: int) -> Any:
@@ -140,16 +141,27 @@ def _copy_async(sX: cute.Tensor, access: int, place: Any, c: Any, address: Int64
 
 @cute.jit
 def _copy_each(
-    sX: cute.Tensor, thread: Int32, begin: Int64, stride: Int64, step: Int32, turn: Int32, count: Int32, skip: Int32
+    sX: cute.Tensor,
+    thread: Int32,
+    begin: Int64,
+    stride: Int64,
+    step: Int32,
+    turn: Int32,
+    count: Int32,
+    skip: Int32,
+    whole: cutlass.Constexpr,
 ):
-    # Not unrolled: the compiler would move the copies behind arithmetic that waits for other loads.
-    for c in cutlass.range(sX.shape[2], unroll=1):
-        for a in cutlass.range_constexpr(sX.shape[0][1]):
-            behind = skip if cutlass.const_expr(a == 0) else Int32(0)
-            size = cutlass.select_(step < count, Int32(16), cutlass.select_(step == count, behind, Int32(0)))
-            _copy_async(sX, a, thread, c, begin + 16 * a, size)
-        begin += stride
-        step += turn
+    # In loops, of one iteration for whole rows: the compiler would move the copies behind arithmetic that waits for
+    # other loads.
+    each = cutlass.const_expr(sX.shape[2] if whole else 1)
+    for i in cutlass.range(sX.shape[2] // each + Int32(Uint32(count) >> 31), unroll=1):
+        for k in cutlass.range_constexpr(each):
+            for a in cutlass.range_constexpr(sX.shape[0][1]):
+                behind = skip if cutlass.const_expr(a == 0) else Int32(0)
+                size = cutlass.select_(step < count, Int32(16), cutlass.select_(step == count, behind, Int32(0)))
+                _copy_async(sX, a, thread, i * each + k, begin + 16 * a, size)
+            begin += stride
+            step += turn
 
 
 @cute.jit

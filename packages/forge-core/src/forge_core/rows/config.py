@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from forge_core.rows.binding import Binding
+from forge_core.rows.estimates import column_registers, fold_registers, staged_column_registers
 
 #: Kept dims of kernels for rows indexed by several dims; fewer are padded with dims of size 1.
 MANY_DIMS = 4
@@ -21,6 +22,11 @@ ALL_DIMS = 16
 COLUMN_THREADS = 256
 #: Grids have fewer blocks than this, and 32-bit element numbers end here.
 LIMIT = 2**31
+
+
+def realigned_bytes(length: Any, itemsize: int) -> Any:
+    """Bytes of a copy of a column operand of ``length`` elements that begins at a 16-byte boundary, as the next one."""
+    return (length * itemsize + 15) // 16 * 16
 
 
 @dataclass(frozen=True)
@@ -125,11 +131,14 @@ class RowConfig:
         return False
 
     @property
+    def columns_whole(self) -> bool:
+        """Whether vectors of column operands are aligned."""
+        return self.align in ("whole", "paired")
+
+    @property
     def column_registers(self) -> int:
-        """Registers of column operands: all vectors, or two each, or three where they are shifted in registers."""
-        vectors = self.chunks if self.columns_early else 2 if self.align in ("whole", "paired") else 3
-        sizes = [self.binding.dtype(name).itemsize for name in self.binding.operands.columns]
-        return sum(vectors * self.vec * size // 4 + 4 for size in sizes)
+        """Registers of column operands."""
+        return column_registers(self)
 
     @cached_property
     def resident(self) -> int:
@@ -212,12 +221,25 @@ class HeldConfig(SharedRowConfig):
         staged: vectors per thread and row operand that are staged in shared memory instead of registers, which leaves
             registers for another resident block.
         columns_staged: column operands are copied to shared memory together with the row.
+        columns_realigned: a launch before copies column operands to the workspace at each distance from a boundary, so
+            that rows at any distance read aligned vectors of them.
         rows: rows of each group of lanes, all in flight at once.
     """
 
     staged: int = 0
     columns_staged: bool = False
+    columns_realigned: bool = False
     rows: int = 1
+
+    @property
+    def workspace(self) -> bool:
+        """Whether a launch has a workspace."""
+        return self.in_grid or self.columns_realigned
+
+    @property
+    def columns_whole(self) -> bool:
+        """Whether vectors of column operands are aligned."""
+        return super().columns_whole or self.columns_realigned
 
     @property
     def merges(self) -> bool:
@@ -239,7 +261,7 @@ class HeldConfig(SharedRowConfig):
         binding, columns = self.binding, self.binding.program.operands.columns if self.columns_staged else ()
         rows = self.staged * sum(binding.dtype(n).itemsize for n in binding.loaded) * self.vec * threads
         column = sum(binding.dtype(n).itemsize for n in columns) * self.vec * self.chunks
-        return super().shared(threads) + rows + (threads + self.has_edges) * column
+        return super().shared(threads) + rows + (threads + (not self.columns_whole)) * column
 
     @cached_property
     def in_grid(self) -> bool:
@@ -263,35 +285,12 @@ class HeldConfig(SharedRowConfig):
         staged = self.staged * self.binding.words(self.vec)
         edges = 2 * (self.edges - 1) * len(self.binding.loaded) if self.has_edges else 0
         others = (self.rows - 1) * (self.chunks * self.binding.words(self.vec) + 4)
-        return super().registers + 8 * self.in_grid - staged + edges + others + self.fold_registers
-
-    @property
-    def fold_registers(self) -> int:
-        """Registers of several folds: constants of the row, and terms that lanes keep.
-
-        For moments: the partial results that a thread combines at once, and the deviations that lanes keep.
-        """
-        program, names = self.binding.program, self.binding.program.operands
-        if program.merge == "moments":
-            combined = 3 * (-(-self.exchange_partials // 32)) if self.sized else self.chunks * self.vec // 2
-            return 8 + combined + 4 * len(names.scalars + names.results)
-        beside, later = len(names.scalars + names.results), len(program.folds) - 1
-        if later < 1 or not names.writes or not (beside or names.columns):
-            return 0
-        terms = later * self.chunks * self.vec * 3 // 4 if self.lanes else 0
-        return 4 * beside + (0 if program.merge else 8 * later) + terms
+        return super().registers + 8 * self.in_grid - staged + edges + others + fold_registers(self)
 
     @property
     def column_registers(self) -> int:
-        """Registers of column operands; of staged ones, a vector for each row operand but the first.
-
-        One more for elements of 4 bytes: fewer resident blocks leave more of the L1, where accesses of unaligned rows
-        hit the lines that they share.
-        """
-        if not self.columns_staged:
-            return super().column_registers
-        sizes = [self.binding.dtype(n).itemsize for n in self.binding.operands.columns]
-        return sum((self.vec * n // 4 + 8) * (len(self.binding.loaded) - 1 + (n > 2)) for n in sizes)
+        """Registers of column operands."""
+        return staged_column_registers(self) if self.columns_staged else super().column_registers
 
     @property
     def rematerializes(self) -> bool:
@@ -301,12 +300,12 @@ class HeldConfig(SharedRowConfig):
         # A single row operand under a plain fold is kept converted from the fold to the map, together with its results.
         program = self.binding.program
         share = 0.65 if program.merge == "each" and len(self.binding.loaded) == 1 else 0.8
-        return super().rematerializes and not (self.lanes and values <= share * room)
+        return super().rematerializes and not (values <= (share if self.lanes else 0.5 * self.columns_staged) * room)
 
     @property
     def idea(self) -> str:
         """The kernel's name, the threads that share a row, and rows per thread."""
-        return f"held_{self.who}" + (f"x{self.rows}" if self.rows > 1 else "")
+        return f"held_{self.who}" + (f"x{self.rows}" if self.rows > 1 else "") + "_realigned" * self.columns_realigned
 
 
 @dataclass(frozen=True)

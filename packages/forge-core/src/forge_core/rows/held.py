@@ -10,7 +10,7 @@ The configuration says which threads share a row; without lanes, threads per blo
 
     load     vectors p, p + T, p + 2T, ... of a row by thread p of T, ``chunks`` each, all in flight before the first
              use; with ``blocks == 0`` each block has a contiguous part.  The last ``staged`` vectors go to shared
-             memory, as column operands may.
+             memory, as column operands may; copies of those are made by a launch before, if ``columns_realigned``
     fold     per thread, then an exchange after which every thread has the total; map and store
 
 A vector is 16 bytes of the narrowest operand, at most 8 elements.  The head and tail of ``shifted`` and ``unaligned``
@@ -31,16 +31,17 @@ from cutlass.memory import SmemAllocator
 
 from forge_core.cute import SLOT_BYTES
 from forge_core.cute.exchange import Sharers, open_exchange
-from forge_core.cute.grid import Slots
+from forge_core.cute.grid import Slots, follow
 from forge_core.cute.memory import name_kernel
 from forge_core.cute.warp import reduce_part
 from forge_core.rows.columns import Columns
 from forge_core.rows.config import HeldConfig
-from forge_core.rows.kernel import SharedRowKernel, row_builder
+from forge_core.rows.kernel import row_builder
 from forge_core.rows.program import Fold
+from forge_core.rows.realign import RealigningKernel
 
 
-class Held(HeldConfig, SharedRowKernel):
+class Held(HeldConfig, RealigningKernel):
     """The kernel of a configuration."""
 
     @cute.jit
@@ -52,7 +53,9 @@ class Held(HeldConfig, SharedRowKernel):
         each = 1 if const_expr(self.sized) else threads // self.lanes * self.rows
         groups = (rows + (each - 1)) // each
         name_kernel(self.kernel, self.kernel_name)
-        slots = (self.scratch(args), args[-2]) if const_expr(self.in_grid) else ()
+        slots = (self.scratch(args), args[-2]) if const_expr(self.workspace) else ()
+        if const_expr(self.columns_realigned):
+            self.launch_realign(pointers, self.scratch(args), Int32(length), dims, args[-1])
         sizes = Int32(length), Int32(threads), Uint32(parts), Int64(rows), self.policy(rows, length)
         self.kernel(pointers, slots, sizes, (self.nested(dims), *dims), numbers).launch(
             grid=(Int32(parts), Int32(rows), 1) if const_expr(self.in_grid) else (Int32(groups * parts), 1, 1),
@@ -61,6 +64,7 @@ class Held(HeldConfig, SharedRowKernel):
             cluster=(self.blocks, 1, 1) if const_expr(self.blocks > 1) else None,
             cooperative=self.in_grid,
             stream=args[-1],
+            use_pdl=self.columns_realigned,
             **self.resources(threads),
         )
 
@@ -89,7 +93,7 @@ class Held(HeldConfig, SharedRowKernel):
                 row = (row * self.rows + turn) * (self.threads // width) + thread // width
                 source, count = cutlass.min(row, rows - 1), Int32(cutlass.select_(row < rows, length, 0))
             g = self.row_of(pointers, length, dims, source, nested=nested)
-            held.append((row, count, g, self.load(g, count, who, smem, policy)))
+            held.append((row, count, g, self.load(g, count, who, smem, policy, slots)))
 
         for row, count, g, pieces in held:
             # Fold and exchange.
@@ -107,7 +111,9 @@ class Held(HeldConfig, SharedRowKernel):
         for i in cutlass.range_constexpr(len(monoids) if self.in_grid else 0):
             exchange[i].slots.clear(monoids[i])
 
-    def load(self, g: dict[str, cute.Tensor], count: Int32, who: tuple, smem: Any, policy: Int64) -> list[Any]:
+    def load(
+        self, g: dict[str, cute.Tensor], count: Int32, who: tuple, smem: Any, policy: Int64, slots: tuple
+    ) -> list[Any]:
         """Loads a thread's pieces of a row, among them elements of its head and tail."""
         thread_in_row, rank, width = who
         threads = width * max(self.blocks, 1)
@@ -121,10 +127,12 @@ class Held(HeldConfig, SharedRowKernel):
         if self.has_edges:
             head = cutlass.min(self.head(g), count)
             head, body = self.inner(head, (count - head) & -self.vec)
-        columns = Columns(self, g, head + first, body - first, start, threads)
+        inner, at = (g | self.realigned(g, slots[0], head), first) if self.columns_realigned else (g, head + first)
+        columns = Columns(self, inner, at, body - first, start, threads)
         edges = (thread_in_row + e * width for e in range(self.edges)) if self.has_edges else ()
         elements = [self.element(g, Int32(cutlass.select_(i < head, i, i + body)), i < count - body) for i in edges]
         vectors = self.vectors(columns, (head + first, body - first), policy, smem, self.staged)
+        follow(self.columns_realigned)
         columns.prefetch(smem, width)
         return vectors + elements
 

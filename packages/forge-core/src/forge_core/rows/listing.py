@@ -20,6 +20,7 @@ from forge_core.rows.config import (
     RowConfig,
     StreamConfig,
 )
+from forge_core.rows.estimates import fold_registers
 from forge_core.rows.teams import RESERVED_SHARED, persistent_configurations, spare_registers
 
 Config = TypeVar("Config", bound=RowConfig)
@@ -102,16 +103,29 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     more = moments and device.capability < (9, 0)
 
     def held(
-        align: str, threads: int, lanes: int, chunks: int, blocks: int = 1, staged: int = 0, rows: int = 1
+        align: str,
+        threads: int,
+        lanes: int,
+        chunks: int,
+        blocks: int = 1,
+        staged: int = 0,
+        rows: int = 1,
+        realigned: bool = False,
     ) -> HeldConfig:
         dims = (1, 0) if align == "whole" else (MANY_DIMS, int(align == "element" and lanes == 1 and not columns))
         spare, most = spare_registers(device) + 8 * more, device.sm_threads
         config = HeldConfig(binding, align, threads, chunks, spare, *dims, most, lanes, blocks, staged, rows=rows)
+        # Aligned vectors of several column operands need fewer registers than estimated, most of all of one fp32 row.
+        less = (16 if threads == 512 else 24 * short) if realigned else 0
+        less = 32 if align == "whole" and wide and short and threads == 256 else less
+        config = replace(config, columns_realigned=realigned, spare=spare - less)
         return replace(config, columns_staged=_stages_columns(config, device))
 
     clusters, floats = max_cluster(device), all(binding.dtype(name).is_floating_point for name in binding.loaded)
     stages, columns = bool(binding.program.folds) and floats, binding.program.operands.columns
     writes, wide = binding.program.operands.writes, binding.wide_columns
+    converted = any(binding.dtype(name).itemsize < 4 for name in binding.loaded)
+    short = bool(columns) and not converted and binding.wide == len(binding.loaded) == 1
     longer = [(threads, min(blocks, clusters), room) for threads, blocks, room in _BLOCK_ROWS]
     longer += [(512, 1, _MOST - 8 * more)] if clusters == 1 else []
     # Half of a multiprocessor's threads are enough where there is little arithmetic to overlap with loads.
@@ -120,6 +134,8 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     unaligned = [(threads, min(blocks, clusters), room) for threads, blocks, room in _UNALIGNED_ROWS]
     if not binding.program.folds:  # a row of a map has any number of blocks
         longer = unaligned = [(256, 0, _SOME)]
+    sizes = [[binding.dtype(name).itemsize for name in names] for names in (columns, binding.moving)]
+    realigns = wide and clusters > 1 and stages and max(sizes[0]) <= min(sizes[1], default=0)
     lane_rows = () if columns else _WARP_ROWS[1:]  # windows of column operands take a warp longer than a block
     for align in ("whole", "shifted"):
         for threads, lanes, chunks in _WARP_ROWS if align == "whole" else lane_rows:
@@ -127,9 +143,15 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
             yield held(align, threads, lanes, chunks, rows=2 if lanes == 1 and not writes else 1)
         for threads, blocks, room in longer:
             fits = _MANY_SHIFTED if room == _MANY and (align == "shifted" or not writes or wide) else room
-            block, fits = (512, _SOME) if align == "whole" and _packed(binding, blocks) else (threads, fits)
-            if align == "whole" or room not in (_FEW, _HALF):
-                yield held(align, block, 0, max(1, fits // words), blocks)
+            block, here = (512, _SOME) if room != _FEW and _packed(binding, blocks) else (threads, fits)
+            if align == "whole":
+                yield held(align, block, 0, max(1, here // words), blocks)
+            elif room not in (_FEW, _HALF):
+                yield held(align, threads, 0, max(1, fits // words), blocks)
+                if realigns:
+                    # Clusters of more blocks are waited for longer, which more bytes in flight hide.
+                    block, here = (threads, room) if blocks > 1 + converted else (block, here)
+                    yield held(align, block, 0, max(1, here // words), blocks, realigned=True)
         if in_grid:
             if align == "shifted" or not columns:  # shifted ones take whole rows, too
                 yield held(align, 512, 0, max(1, _SOME // words), 0)
@@ -144,14 +166,12 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     if clusters > 1 and binding.program.folds and not stages:
         most = (held("shifted", 512, 0, max(1, room // words), clusters) for room in (_MOST, _MANY))
         # 512 threads have at most 128 registers each, those of the folds included.
-        yield from itertools.islice((c for c in most if c.registers + c.fold_registers <= 128), 1)
-    converted = any(binding.dtype(name).itemsize < 4 for name in binding.loaded)
+        yield from itertools.islice((c for c in most if c.registers + fold_registers(c) <= 128), 1)
     room, vectors = _STAGED_CONVERTED if converted else _STAGED_COLUMNS if columns and not moments else _STAGED_KEPT
     # Several row operands beside column operands need registers for a vector of each.
     less = 8 * (len(binding.moving) > 1 and bool(columns)) + 8 * (device.capability >= (10, 0) and not converted)
     kept = (room - less) // words
     staged = min(_STAGED // words, vectors - kept)
-    short = bool(columns) and not converted and binding.wide == len(binding.loaded) == 1
     if clusters > 1 and short and stages:
         threads, chunks, here = _STAGED_MOMENTS if moments else _STAGED_SHORT
         config = held("whole", threads, 0, chunks, clusters, here)
@@ -171,8 +191,8 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
     """
     binding, columns = config.binding, config.binding.program.operands.columns
     sizes, row = ([binding.dtype(name).itemsize for name in names] for names in (columns, binding.moving))
-    wide = config.align == "whole" and (max(sizes, default=0) > min(row, default=8) or binding.wide_columns)
-    wide = wide and not _packed(binding, config.blocks)
+    wide = config.columns_whole and (max(sizes, default=0) > min(row, default=8) or binding.wide_columns)
+    wide = wide and not (_packed(binding, config.blocks) and config.chunks * binding.words(config.vec) >= _SOME)
     # Copies to shared memory are 16 bytes wide, and the first lanes of a warp copy the last vectors of each chunk.
     apart = config.chunks > 32 or any(size * config.vec % 16 for size in sizes)
     if not columns or not config.sized or not config.blocks or config.align == "element":
@@ -186,7 +206,7 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
 def _packed(binding: Binding, blocks: int) -> bool:
     """Whether rows of ``blocks`` get more threads and staged columns: elements of 16 bits, most of them of columns."""
     narrow = all(binding.dtype(name).itemsize < 4 for name in binding.loaded + binding.operands.columns)
-    return bool(binding.wide_columns) and narrow and 1 < blocks < 16
+    return bool(binding.wide_columns) and narrow and 0 < blocks < 16
 
 
 def _mixes(binding: Binding) -> bool:

@@ -90,6 +90,8 @@ _FEW_CHUNKS = 4
 # Maximum elements of a contiguous row that one thread reads, and of one that it writes: lanes write more of each cache
 # line at once.
 _ALONE, _ALONE_WRITTEN = 16, 4
+#: Bytes read from which copies of column operands are made for rows that are not aligned with them.
+_REALIGNED = 2**25
 #: Additional bytes in flight on a multiprocessor that hide the exchange of a cluster with one more block.
 _BYTES_PER_BLOCK = 3072
 
@@ -229,6 +231,9 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
         return _alone(binding, problem, device) or aligns
     for group in _held_groups(binding, device, *aligns):
         fits = _fitting(group, problem)
+        # Copies of column operands before the launch pay if there are many bytes.
+        many = problem.rows * problem.length * binding.loaded_bytes >= _REALIGNED
+        fits = [c for c in fits if c.columns_realigned == many] or [c for c in fits if not c.columns_realigned]
         if fits:
             break
     else:
