@@ -197,6 +197,9 @@ def test_sums_over_rows_are_the_last_operands_and_a_place_of_a_row_each():
         ((8192, 131072), BF16, 0, 16),
         ((8192, 131072), FP32, 0, 16),
         ((333, 333), BF16, 0, 1),
+        ((32768, 3001), BF16, 0, 1),
+        ((32768, 5001), BF16, 0, 2),
+        ((8192, 32001), FP32, 0, 16),
     ],
 )
 def test_a_team_has_as_few_blocks_as_hold_a_row(shape, dtype, lanes, blocks):
@@ -208,7 +211,8 @@ def test_a_team_has_as_few_blocks_as_hold_a_row(shape, dtype, lanes, blocks):
     assert launch.workspace == 2 * teams * shape[1] * 4
     assert teams * config.rows_at_once <= shape[0] + config.rows_at_once
     if config.stages:
-        assert config.align == "whole"
+        assert config.align == ("whole" if shape[1] % config.vec == 0 else "shifted")
+        assert config.align == "whole" or teams % config.vec == 0  # a team's rows are equally far from a boundary
         resident = config.resident_blocks(threads, H200)
         assert resident * threads * config.chunks * config.vec * config.binding.loaded_bytes >= 24 * 1024
         assert resident * (config.shared(threads) + 1024) <= H200.smem_per_sm
@@ -514,6 +518,35 @@ def test_gradients_of_any_strides_and_dims():
     check(norm_backward, (dy, x, torch.randn(20, 8, device="cuda"), rstd, mean), (0, 2))
     rstd, mean = torch.rand(30, 8, 16, device="cuda"), torch.randn(30, 8, 16, device="cuda")
     check(norm_backward, (dy, x, torch.randn(20, device="cuda"), rstd, mean), (0,))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
+@pytest.mark.parametrize("width", [513, 1001, 3001, 5003, 17001])
+def test_what_is_beside_rows_that_begin_anywhere_does_not_count(width, dtype):
+    dy, x, *rest = inputs((1500, width), dtype)
+    for beside in (0, 8, 16):  # between rows, and before the first and behind the last one
+        flat = [torch.full((1500 * (width + beside) + 16,), float("nan"), dtype=dtype, device="cuda") for _ in range(2)]
+        apart = [f[8:-8].view(1500, -1)[:, :width].copy_(t) for f, t in zip(flat, (dy, x), strict=True)]
+        assert norm_backward.explain(*apart, *rest).config.align == "shifted"
+        check(norm_backward, (*apart, *rest))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [BF16, FP16, FP32], ids=str)
+@pytest.mark.parametrize("width", [513, 1001, 5003, 10007, 50257, 100003])
+def test_a_norm_of_many_rows_that_begin_anywhere(width, dtype):
+    rows = 2**25 // (width * dtype.itemsize) + 1
+    for offset in (0, 1, 8):
+        _, x, weight, _, _ = inputs((rows, width), dtype, offset=offset)
+        bias = torch.randn_like(weight)
+        config = layer_norm.explain(x, weight, bias).config
+        assert (config.align, config.columns_realigned) == (("unaligned", False) if offset == 1 else ("shifted", True))
+        got, want = layer_norm(x, weight, bias), forward_of(x.double(), weight.double(), bias.double())
+        scale = (want[0] - bias.double()).abs() + bias.double().abs()
+        ulp = {BF16: 2**-8, FP16: 2**-11, FP32: 2**-22}[dtype]
+        assert ((got[0].double() - want[0]).abs() <= scale * (ulp + 2**-20) + 2**-18).all()
+        assert all(map(torch.equal, got, layer_norm(x, weight, bias)))
 
 
 @pytest.mark.gpu

@@ -29,10 +29,9 @@ from forge_week3_norm.program import NormBackward, NormGradients, WeightBackward
 
 __all__ = ["layer_norm_backward", "norm_gradients", "norm_weight_backward", "rms_norm_backward"]
 
-#: Elements of a row up to which one read is faster than two, and of one that is read by element, by itemsize.  Time of
-#: one over that of two on an H200: 0.48 to 0.71; by element, many rows of fp32 up to 0.9, of 4096 to 16384 0.8 to 1.15,
-#: of bf16 0.7 to 1.25 up to 4095, then 0.9 to 1.65; few rows always less.
-LONGEST, LONGEST_SINGLE = 2**17, {2: 2**12, 4: 2**14}
+#: Elements of a row up to which one read is faster than two; by itself where the length is no multiple of 8, since rows
+#: then begin at any address.  Time of one over that of two on an H200: 0.48 to 0.71; 0.42 to 0.81.
+LONGEST, LONGEST_SINGLE = 2**17, 2**15
 
 
 def _given(named: dict[str, Any]) -> dict[str, Any]:
@@ -185,7 +184,7 @@ def together(dims: tuple[int, ...], h: torch.Tensor, *others: torch.Tensor | Non
         return True
     device = devices.query(h.device) if arch is None else devices.spec_for(arch)
     length = math.prod(h.shape[i] for i in dims)
-    most = LONGEST if length % 8 == 0 else LONGEST_SINGLE[h.dtype.itemsize]
+    most = LONGEST if length % 8 == 0 else LONGEST_SINGLE
     return length <= min(most, 8192 * max_cluster(device))
 
 

@@ -107,6 +107,7 @@ def stage_all(
     turn: Int32,
     count: Int32,
     policy: Int64,
+    bits: Int32 | None = None,
 ):
     """Copies a thread's vectors to shared memory with ``cp.async``; fills those outside the row.
 
@@ -122,8 +123,13 @@ def stage_all(
         turn: elements between consecutive vectors.
         count: elements of the row in whole vectors.
         policy: see :func:`load_policy`.
+        bits: a bit for each element; vectors that have one are copied, instead of those before ``count``.
     """
     for c in cutlass.range(slots[0].shape[1], unroll=1):
+        inside = step + c * turn < count
+        if cutlass.const_expr(bits is not None):
+            vec = cutlass.const_expr(cute.size(slots[0].shape[0]))
+            inside = (bits >> (c * vec)) & (2**vec - 1) != 0
         for i in cutlass.range_constexpr(len(sources)):
             (width, accesses), dtype = sources[i].shape[0], sources[i].element_type
             rX = cute.make_rmem_tensor(width, dtype)
@@ -131,7 +137,7 @@ def stage_all(
             for a in cutlass.range_constexpr(accesses):
                 gX = sources[i][(None, a), kept + c].iterator.toint()
                 sX = slots[i][(None, a), c].iterator.toint()
-                _stage_if(step + c * turn < count, gX, sX, cute.recast_tensor(rX, Uint32), Uint64(policy))
+                _stage_if(inside, gX, sX, cute.recast_tensor(rX, Uint32), Uint64(policy))
 
 
 def _stage_if(inside: Boolean, source: Int64, slot: Int32, rWords: cute.Tensor, policy: Uint64) -> None:
@@ -191,6 +197,16 @@ def copy_if(rY: cute.Tensor, gY: cute.Tensor, when: Boolean):
     """Stores a vector if ``when``."""
     if when:
         cute.autovec_copy(rY, gY)
+
+
+@cute.jit
+def copy_bits(sources: tuple, targets: tuple, bits: Int32, when: Boolean):
+    """Copies those of a thread's elements, of each operand, whose bit is set, one by one, if ``when``."""
+    if when:
+        for i in cutlass.range_constexpr(cute.size(targets[0].shape)):
+            if (bits >> i) & 1 != 0:
+                for k in cutlass.range_constexpr(len(sources)):
+                    targets[k][i] = sources[k][i]
 
 
 @cute.jit

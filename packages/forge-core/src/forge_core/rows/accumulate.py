@@ -63,7 +63,7 @@ class AccumulatingKernel(SharedRowKernel):
             gSum = self._sums_of(scratch, k, team, teams, length)
             for c in range(self.chunks):
                 inside = (thread < self.lanes if not self.sized else Boolean(True)) & (mine.begin(c) < Int32(length))
-                mine.store(gSum, inside, c, rSum[None, c].load())
+                mine.store(gSum, inside, c, rSum[None, c].load(), whole=Int32(0))
 
     def _add_lanes(self, sums: dict[str, cute.Tensor], start: Int32, thread: Int32) -> None:
         """Adds up the sums of all rows of a block, in the shared memory of the pipeline."""

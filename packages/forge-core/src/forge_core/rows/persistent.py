@@ -97,8 +97,8 @@ class Persistent(PersistentConfig, AccumulatingKernel):
                 totals = receive(self.exchanged()[0], at[0], place)
                 self.drop_conversions(pieces, totals, zero << len(totals))
             else:
-                mine.wait()
                 pieces, row_values, g, inside = mine.at(iteration, mine.scalars())
+                mine.wait(iteration)
                 mine.prefetch(iteration + mine.ahead)
                 mine.prefetch_scalars(iteration + 1)
                 totals = self.reduce(pieces, row_values, at, zero)
@@ -116,9 +116,9 @@ class Persistent(PersistentConfig, AccumulatingKernel):
 
     def fold_ahead(self, mine: Successive, exchange: Exchange, iteration: Int32, zero: Uint32) -> tuple[Any, Any]:
         """Folds the row of an iteration and starts its exchange: its scalars, and the place of the warp."""
-        mine.wait()
         scalars = mine.scalars()
         pieces, row_values, *_ = mine.at(iteration, scalars)
+        mine.wait(iteration)
         own = self.reduce(pieces, row_values, (), zero)
         _, place = send(own, self.exchanged()[0], at_turn(exchange, iteration))
         return scalars, place

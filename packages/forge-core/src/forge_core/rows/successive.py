@@ -5,6 +5,8 @@
 
     stages        a ring [row n | row n + 1 | ... ]; per row, operand and chunk: 16 bytes of thread 0, of thread 1, ...,
                   without bank conflicts
+    shifted       the rows of a team are equally far from a boundary, and their vectors begin at boundaries; what the
+                  first and the last one have outside the row is read with them, and overwritten in shared memory
 
 No barrier guards a stage: a thread reads only its own copies, after its own commit group has completed, and overwrites
 a stage after its last read of it, one iteration later.
@@ -12,8 +14,9 @@ a stage after its last read of it, one iteration later.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import cutlass
@@ -21,6 +24,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32, const_expr
 
 from forge_core.cute.copy import (
+    copy_bits,
     load_if,
     load_policy,
     partition,
@@ -46,6 +50,10 @@ class Successive:
         thread_in_row: the thread's index among those of a row.
         width: threads per row.
         start: address of the stages in shared memory.
+        shift: of ``shifted`` rows, elements of the first vector before the row, the same for all rows of the team.
+        own: a bit for each of the thread's elements that is in the row.
+        whole: the same bits of vectors all of whose elements are.
+        apart: whether rows are not neighbors in memory, so that what is beside a row is not to be read.
         policy: L2 cache policy of loads.
         rColumns: column operands, (vec, chunks) each, for all rows.
         rScalars: scalars of the next row, (1) each.
@@ -60,6 +68,10 @@ class Successive:
     thread_in_row: Int32
     width: int | Int32
     start: Int32
+    shift: Int32
+    own: Int32
+    whole: Int32
+    apart: Boolean
     policy: Int64
     rColumns: dict[str, cute.Tensor]  # noqa: N815 - CuTe's grammar of names
     rScalars: dict[str, cute.Tensor]  # noqa: N815
@@ -71,8 +83,11 @@ class Successive:
     ) -> Successive:
         """Loads the column operands; ``rows`` is (rows, first, step), ``who`` is (thread_in_row, width)."""
         names, vec, chunks = kernel.binding.program.operands, kernel.vec, kernel.chunks
-        g = kernel.row_of(*arguments[:3], Int64(0))
-        made = cls(kernel, arguments, rows[0], rows[1], rows[2], who[0], who[1], start, load_policy(), {}, {}, {})
+        g, at = kernel.row_of(*arguments[:3], Int64(0)), (Int32(0), Int32(0), Int32(0), Boolean(False))
+        if kernel.has_edges:
+            at = _places(kernel, arguments, cutlass.min(rows[1], rows[0] - 1), who)
+        given: tuple[Any, ...] = (*rows, *who, start, *at, load_policy(), {}, {}, {})
+        made = cls(kernel, arguments, *given)
         for name in names.columns:
             made.rColumns[name] = cute.make_rmem_tensor((vec, chunks), g[name].element_type)
             made._load(g[name], kernel.fill_value(name, g), arguments[1], made.rColumns[name])
@@ -104,8 +119,14 @@ class Successive:
             parts = self._parts(g)
             fill = tuple(kernel.fill_value(name, g) for name in parts)
             staged, step = tuple(self._stage(iteration, parts).values()), Int32(self.width * kernel.vec)
-            first = self.thread_in_row * kernel.vec
-            stage_all(tuple(parts.values()), staged, 0, fill, first, step, count, self.policy)
+            first, row = self.thread_in_row * kernel.vec, self.first + iteration * self.step
+            # Vectors are read with what is beside the row, but not before the first and after the last row.
+            end = inside & (self.apart | (row == 0) | (row + 1 == self.rows))
+            bits = Int32(cutlass.select_(inside, cutlass.select_(end, self.whole, self.own), 0))
+            sources, copied = tuple(parts.values()), bits if kernel.has_edges else None
+            stage_all(sources, staged, 0, fill, first, step, count, self.policy, copied)
+            if kernel.has_edges:
+                copy_bits(sources, staged, self.own ^ self.whole, end & (self.own != self.whole))
         if const_expr(kernel.stages > 0):
             cute.arch.cp_async_commit_group()
 
@@ -119,11 +140,18 @@ class Successive:
         """A copy of the scalars that were loaded last."""
         return _copied(self.rScalars)
 
-    def wait(self) -> None:
-        """Waits for the first row in flight."""
+    def wait(self, iteration: Int32) -> None:
+        """Waits for the first row in flight, that of an iteration."""
         if const_expr(self.kernel.stages > 0):
             cute.arch.cp_async_wait_group(self.kernel.stages - 2)
             cute.arch.sync_warp()  # keeps reads of this stage ahead of the copies that overwrite it
+        if const_expr(self.kernel.has_edges):
+            g, _ = self.row(iteration)
+            staged, nothing = self._stage(iteration, self._parts(g)), []
+            for name, sX in staged.items():
+                nothing.append(cute.make_rmem_tensor(sX.shape, sX.element_type))
+                nothing[-1].fill(self.kernel.fill_value(name, g))
+            copy_bits(tuple(nothing), tuple(staged.values()), ~self.own, self.own != self.whole)
 
     def at(
         self, iteration: Int32, scalars: dict[str, cute.Tensor]
@@ -139,7 +167,12 @@ class Successive:
         rRow, epoch, pieces = _copied(self.rNext), Epoch(), []
         for c in range(kernel.chunks):
             step = self.begin(c)
-            whole = step < count
+            whole, within = step < count, step < count
+            if kernel.has_edges:
+                whole, rWithin = inside, cute.make_rmem_tensor(vec, Boolean)
+                for r in range(vec):
+                    rWithin[r] = inside & ((self.own >> (c * vec + r)) & 1 != 0)
+                within = rWithin.load()
             registers = {name: r[None, c].load for name, r in (self.rColumns | rRow).items()}
             if const_expr(kernel.stages > 0):
                 registers |= {name: partial(_read, sX, c) for name, sX in staged.items()}
@@ -148,24 +181,37 @@ class Successive:
                 self.store(g[name], whole, c, y)
 
             index = partial(indices, step, vec)
-            pieces.append(kernel.piece(g, registers, index, whole, vec, store=store, epoch=epoch))
+            pieces.append(kernel.piece(g, registers, index, within, vec, store=store, epoch=epoch))
         return pieces, row_values, g, inside
 
-    def store(self, gY: cute.Tensor, inside: Boolean, c: int, y: Any) -> None:
-        """Stores chunk ``c`` of a contiguous row, if ``inside``."""
-        if self.kernel.vec == 1:
+    def store(self, gY: cute.Tensor, inside: Boolean, c: int, y: Any, *, whole: Int32 | None = None) -> None:
+        """Stores chunk ``c`` of a contiguous row, if ``inside``; ``whole``: bits of elements that vectors may store."""
+        vec = self.kernel.vec
+        if vec == 1:
             store_if(gY, self.begin(c), y[0], inside)
             return
+        if self.kernel.has_edges:
+            rY, full = cute.make_rmem_tensor(vec, gY.element_type), (1 << vec) - 1
+            whole = self.whole if whole is None else whole
+            rY.store(y.to(gY.element_type))
+            edge = ((self.own ^ whole) >> (c * vec)) & full
+            copy_bits((rY,), (self._elements(gY, c),), edge, inside & (edge != 0))
+            inside = inside & ((whole >> (c * vec)) & 1 != 0)
         copy, tYgY = self._part(gY, load=False)
         store_vector(copy, y, tYgY, c, inside)
 
     def begin(self, c: int) -> Int32:
         """Index of the first element of a chunk."""
-        return Int32((self.thread_in_row + c * self.width) * self.kernel.vec)
+        first = Int32((self.thread_in_row + c * self.width) * self.kernel.vec)
+        return first - self.shift if self.kernel.has_edges else first
+
+    def _elements(self, row: cute.Tensor, c: int) -> cute.Tensor:
+        """The elements of a chunk, (vec), at any address."""
+        return cute.make_tensor(row.iterator + self.begin(c), cute.make_layout(self.kernel.vec))
 
     def _part(self, row: cute.Tensor, *, load: bool = True) -> tuple[Any, cute.Tensor]:
-        kernel = self.kernel
-        return partition(row, Int32(0), kernel.vec, self.width, kernel.chunks, self.thread_in_row, load=load)
+        kernel, first = self.kernel, -self.shift if self.kernel.has_edges else Int32(0)
+        return partition(row, first, kernel.vec, self.width, kernel.chunks, self.thread_in_row, load=load)
 
     def _parts(self, g: dict[str, cute.Tensor]) -> dict[str, cute.Tensor]:
         """For each row operand a thread's ((access, accesses), chunks) of a row."""
@@ -184,12 +230,28 @@ class Successive:
             rX[None, c].fill(fill)
             if self.kernel.vec == 1:
                 load_if(row, self.begin(c), rX[None, c], inside, self.policy)
+            elif self.kernel.has_edges:
+                copy_bits((self._elements(row, c),), (rX[None, c],), self.own >> (c * self.kernel.vec), Boolean(True))
             else:
                 copy, tXgX = self._part(row)
                 width, accesses = tXgX.shape[0]
                 layout = cute.make_layout(((width, accesses),), stride=((1, width),))
                 rOwn = cute.make_tensor(rX[None, c].iterator, layout)
                 cute.copy(copy, tXgX[None, c], rOwn, pred=vector_predicate(tXgX, inside))
+
+
+def _places(kernel: Any, arguments: tuple[Any, ...], row: Int64, who: tuple[Any, ...]) -> tuple[Any, ...]:
+    """``shift``, ``own``, ``whole`` and ``apart`` of rows as far from a boundary as this one."""
+    (_, length, dims, _), (thread_in_row, width), vec = arguments, who, kernel.vec
+    shift, own, whole = Int32(Uint32(vec - kernel.head(kernel.row_of(*arguments[:3], row))) % vec), Int32(0), Int32(0)
+    for c in range(kernel.chunks):
+        first = Int32((thread_in_row + c * width) * vec - shift)
+        for r in range(vec):
+            own = own | cutlass.select_((first + r >= 0) & (first + r < length), 1 << (c * vec + r), 0)
+        whole = whole | cutlass.select_((first >= 0) & (first + vec <= length), (2**vec - 1) << (c * vec), 0)
+    tensors = kernel.binding.program.operands.tensors
+    gaps = [Int64(dims[1 + tensors.index(name)]) - length for name in kernel.binding.loaded]
+    return shift, Int32(own), Int32(whole), reduce(operator.or_, gaps) != 0
 
 
 def _copied(tensors: dict[str, cute.Tensor]) -> dict[str, cute.Tensor]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,8 @@ _SPARE, _SPARE_LANES = 8, 64
 _IN_FLIGHT = 64 * 1024
 #: Threads per block of a team; threads per block with lanes; lanes per row and chunks.
 _TEAM_THREADS, _WARP_THREADS, _LANES = (256, 512), 128, ((4, 2), (8, 2), (16, 2), (32, 2), (32, 4))
+#: Times as many resident threads, with which two blocks a row are faster than one.
+_MORE = 1.25
 #: Blocks of the largest cluster, and the most multiprocessors of a GPC, within which a cluster is placed.  An H200 with
 #: 132 has seven GPCs of 16 or more; an eighth team would start when the others have ended.
 _LARGEST, _GPC = 16, 18
@@ -79,13 +82,18 @@ class PersistentConfig(SharedRowConfig):
         return 4 if self.delayed else 2
 
     @property
+    def limit(self) -> int:
+        """Rows have fewer elements than this: a vector fewer, but for one element, where one may be partly outside."""
+        return (self.capacity - self.has_edges) * self.vec + 1 + self.has_edges
+
+    @property
     def registers(self) -> int:
         """Estimated registers per thread: sums and column operands, a vector in conversion, and the next row."""
         operands, wide = self.binding.operands, self.binding.wide
         stay = self.chunks * self.vec * wide * (len(operands.accumulates) + len(operands.columns))
         vector = self.vec * wide * (2 * len(operands.rows) + 1)
         arrive = 0 if self.stages else self.chunks * (2 * self.binding.words(1) + 3) + 12 * self.reduced
-        return stay + vector + arrive + self.spare * wide
+        return stay + vector + arrive + self.spare * wide + 4 * self.chunks * self.has_edges
 
     @property
     def rows_at_once(self) -> int:
@@ -117,7 +125,8 @@ class PersistentConfig(SharedRowConfig):
 @functools.lru_cache(maxsize=1024)
 def persistent_configurations(binding: Binding, device: Device) -> tuple[PersistentConfig, ...]:
     """All configurations of a program, those that hold the shortest rows first."""
-    found = dict.fromkeys(itertools.chain(_whole(binding, device), _single(binding, device)))
+    vectors = (_vectors(binding, device, align) for align in ("whole", "shifted"))
+    found = dict.fromkeys(itertools.chain(*vectors, _single(binding, device)))
     return tuple(config for config in found if config.registers * config.threads <= 65536)
 
 
@@ -139,17 +148,19 @@ def _elements(binding: Binding) -> int:
     return min(_MOST, _KEPT // max(1, binding.wide * (len(operands.accumulates) + len(operands.columns))))
 
 
-def _whole(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
-    """Configurations for rows of aligned vectors, pipelined in shared memory."""
+def _vectors(binding: Binding, device: Device, align: str) -> Iterator[PersistentConfig]:
+    """Configurations for rows of vectors, pipelined in shared memory."""
     vec = binding.widest_vec
     most = max(1, _elements(binding) // vec)
-    teams = [(_WARP_THREADS, min(chunks, most), {"lanes": lanes}) for lanes, chunks in _LANES]
+    # Lanes would add up sums of rows that are not equally far from a boundary.
+    lane_rows = _LANES if align == "whole" else ()
+    teams = [(_WARP_THREADS, min(chunks, most), {"lanes": lanes}) for lanes, chunks in lane_rows]
     # Longer rows take all blocks of a cluster, small ones, so that others are resident beside them.
     for blocks in dict.fromkeys((*_clusters(device)[:2], max_cluster(device))):
         sizes = (_WARP_THREADS, *_TEAM_THREADS) if blocks > 2 else _TEAM_THREADS
         teams += [(threads, most, {"blocks": blocks}) for threads in sizes]
     for threads, chunks, more in teams:
-        config = _config(binding, device, "whole", threads, chunks, stages=1, **more)
+        config = _config(binding, device, align, threads, chunks, stages=1, **more)
         # cp.async needs 16 bytes of each operand.
         accesses = [binding.dtype(name).itemsize * vec for name in binding.loaded]
         row, resident = threads * chunks * sum(accesses), config.resident
@@ -178,30 +189,56 @@ def _single(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
 
 
 def choose_team(binding: Binding, problem: Problem, device: Device) -> PersistentConfig | Refusal:
-    """The configuration for a problem, with the fewest blocks whose threads hold a row; or a Refusal."""
+    """The configuration for a problem, with the fewest blocks whose threads hold a row; or a Refusal.
+
+    With two where one has many idle threads, so that fewer blocks are resident.
+    """
     contiguous, kept = problem.kind in ("inner", "empty"), len(problem.kept)
     dims = max(kept, len(problem.reduced))
     if dims > ALL_DIMS:
         return Refusal(f"at most {ALL_DIMS} dims that cannot be merged", f"{dims}; pass a contiguous() tensor")
     reduced = 0 if contiguous and kept <= MANY_DIMS else MANY_DIMS if dims <= MANY_DIMS else ALL_DIMS
-    whole = not reduced and problem.alignment.kind == "whole" and kept == 1
+    kind = problem.alignment.kind if not reduced and kept == 1 else "element"
     if max(problem.rows, problem.length + 2**20) >= LIMIT:
         return Refusal("fewer than 2^31 rows and elements of a row", f"{problem.rows} rows of {problem.length}")
-    aligns = ("whole", "element") if whole else ("element",)
+    aligns = (kind, "element") if kind in ("whole", "shifted") else ("element",)
     listed = persistent_configurations(binding, device)
     able = [c for align in aligns for c in listed if (c.align, c.reduced) == (align, reduced)]
-    fits = [c for c in able if c.capacity * c.vec >= problem.length]
-    most = max((c.capacity * c.vec for c in able), default=0)
-    return fits[0] if fits else Refusal(f"rows of at most {most} such elements", f"{problem.length} elements")
+    fits = [c for c in able if problem.length < c.limit and _teams(c, problem, device)]
+    if not fits:
+        most = max((c.limit - 1 for c in able), default=0)
+        return Refusal(f"rows of at most {most} such elements", f"{problem.length} elements")
+    first, two = fits[0], next((c for c in fits if c.blocks == 2), fits[0])
+    more = _resident_threads(two, problem, device) > _MORE * _resident_threads(first, problem, device)
+    return two if first.blocks == 1 and not first.lanes and more else first
 
 
-def team_sizes(config: PersistentConfig, problem: Problem, device: Device) -> tuple[int, int]:
-    """Threads per block, and teams: as many as are resident at once, fewer if rows then have the same iterations.
+def _resident_threads(config: PersistentConfig, problem: Problem, device: Device) -> int:
+    threads = _threads(config, problem)
+    return threads * config.resident_blocks(threads, device)
+
+
+def _teams(config: PersistentConfig, problem: Problem, device: Device) -> int:
+    """Teams: as many as are resident at once, fewer if rows then have the same iterations; 0 if no number will do.
 
     Clusters of more than two blocks are counted by 16 multiprocessors of each GPC, within which they are placed.
     """
-    threads = config.block(-(-problem.length // config.vec))
+    threads, groups = _threads(config, problem), -(-problem.rows // config.rows_at_once)
     sms = device.sm_count if config.blocks <= 2 else max(1, device.sm_count // _GPC) * _LARGEST
     most = max(1, sms * config.resident_blocks(threads, device) // config.blocks)
-    groups = -(-problem.rows // config.rows_at_once)
-    return threads, max(1, -(-groups // max(1, -(-groups // most))))
+    if groups <= most:
+        return max(1, groups)
+    # A team's rows are so many rows apart, and that many elements a multiple of a vector.
+    apart = [problem.kept[0].strides[i] for i in problem.moving] if config.has_edges else [0]
+    step = config.vec // math.gcd(config.vec, *apart)
+    iterations = -(-groups // (most // step * step)) if most >= step else 0
+    return -(-groups // iterations // step) * step if iterations else 0
+
+
+def team_sizes(config: PersistentConfig, problem: Problem, device: Device) -> tuple[int, int]:
+    """Threads per block, and teams."""
+    return _threads(config, problem), _teams(config, problem, device)
+
+
+def _threads(config: PersistentConfig, problem: Problem) -> int:
+    return config.block(-(-(problem.length + config.has_edges * (config.vec - 1)) // config.vec))

@@ -104,6 +104,8 @@ def _widths(config: RowConfig, name: str) -> set[int]:
     access = min(ACCESS, config.vec * size)
     if config.align == "skewed":
         return {size} if column else {access, size}
+    if config.has_edges and column and isinstance(config, PersistentConfig):
+        return {size}
     if config.has_edges:
         window = config.align == "unaligned" and name in config.binding.loaded
         return {ACCESS if column or window else access, size}
@@ -127,15 +129,20 @@ def _exchanges(config: RowConfig) -> tuple[int, range]:
     return min(apart, 1) if config.merges else apart, range(len(folds))
 
 
-def _held(config: HeldConfig, arch: str) -> Expect:
+def _held(config: HeldConfig, arch: str) -> Expect | tuple[Expect, ...]:
+    """With copies of column operands, a launch that makes them before."""
     count, folds = _exchanges(config)
     count, cluster = count * config.sized, config.blocks > 1
     # Staged column operands: of unaligned rows a thread reads what its neighbor loaded.
-    barriers = int(config.columns_staged and config.has_edges)
+    barriers = int(config.columns_staged and not config.columns_whole)
     if not cluster:
         barriers += count * (3 if config.in_grid else 1)
     shared, cluster_barriers = config.shared(config.threads), 2 * (cluster and count > 0)
-    return _expect(config, _loads(config, folds), shared, barriers=barriers, cluster_barriers=cluster_barriers)
+    main = _expect(config, _loads(config, folds), shared, barriers=barriers, cluster_barriers=cluster_barriers)
+    if not config.columns_realigned:
+        return main
+    sizes = tuple({config.binding.dtype(name).itemsize for name in config.binding.operands.columns})
+    return Expect(registers_of(config.threads), 0, sizes, sizes), main
 
 
 def _passes(
@@ -177,7 +184,7 @@ def _persistent(config: PersistentConfig, arch: str) -> Expect | tuple[Expect, .
     """As a held row; where lanes share rows, each vector of sums is reduced at the end."""
     (count, folds), names = _exchanges(config), config.binding.operands
     size, cluster = config.binding.compute.itemsize, config.blocks > 1
-    sums = {min(ACCESS, config.vec * size)} if config.workspace else set()
+    sums = {size if config.has_edges else min(ACCESS, config.vec * size)} if config.workspace else set()
     writes = sums.union(*(_widths(config, name) for name in names.writes))
     writes |= {config.binding.dtype(name).itemsize for name in names.results}
     barriers = 0 if cluster else count if config.sized else 4 * config.chunks * len(names.accumulates)
