@@ -25,7 +25,7 @@ from forge_core.op.table import LaunchTable
 from forge_core.proofs import Kernel, Subject, Week
 from forge_core.proofs import chunks as executing
 from forge_core.proofs import measure as measuring
-from forge_core.proofs.calls import describe, plan, run_digest
+from forge_core.proofs.calls import describe, plan, run_digest, values
 from forge_core.proofs.check import Finding, in_words
 from forge_core.proofs.chunks import FOUND, Chunk, Result, outcomes, result_of, words_of
 from forge_core.proofs.declare import ProofError, discover, measured
@@ -90,6 +90,14 @@ TESTS = """
 
     def test_fails_afterwards(leaves_a_mess): ...
 """
+
+
+def test_a_field_that_was_added_counts_unless_it_has_its_default():
+    before = dataclasses.make_dataclass("Config", [("threads", int), ("blocks", int)])
+    late = ("late", int, dataclasses.field(default=0, metadata={"added": True}))
+    after = dataclasses.make_dataclass("Config", [("threads", int), late, ("blocks", int, 1)])
+    assert values(after(32)) == values(before(32, 1)) == [32, 1]
+    assert values(after(32, 2)) == [32, 2, 1] != values(after(32))
 
 
 def test_the_plugin_records_what_each_test_launched_and_how_it_ended(tmp_path):

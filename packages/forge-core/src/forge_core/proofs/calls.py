@@ -97,9 +97,14 @@ def plan(operator: Operator, call: str, device: Device) -> Plan:
 
 
 def values(config: Any) -> Any:
-    """The values of a configuration as JSON, without the names of its classes and fields."""
+    """The values of a configuration as JSON, without the names of its classes and fields.
+
+    A field with ``metadata={"added": True}`` counts only if it has not its default, so that adding it leaves valid what
+    is proven of other configurations.
+    """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        return [values(getattr(config, field.name)) for field in dataclasses.fields(config)]
+        fields = [(field, getattr(config, field.name)) for field in dataclasses.fields(config)]
+        return [values(own) for field, own in fields if not field.metadata.get("added") or own != field.default]
     if isinstance(config, enum.Enum):
         return config.name
     if isinstance(config, (tuple, list)):

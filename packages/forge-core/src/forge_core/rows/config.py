@@ -7,7 +7,7 @@ configuration of its program and dtypes that no earlier shape has: there are up 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -221,15 +221,15 @@ class HeldConfig(SharedRowConfig):
         staged: vectors per thread and row operand that are staged in shared memory instead of registers, which leaves
             registers for another resident block.
         columns_staged: column operands are copied to shared memory together with the row.
+        rows: rows of each group of lanes, all in flight at once.
         columns_realigned: a launch before copies column operands to the workspace at each distance from a boundary, so
             that rows at any distance read aligned vectors of them.
-        rows: rows of each group of lanes, all in flight at once.
     """
 
     staged: int = 0
     columns_staged: bool = False
-    columns_realigned: bool = False
     rows: int = 1
+    columns_realigned: bool = field(default=False, metadata={"added": True})
 
     @property
     def workspace(self) -> bool:
