@@ -371,7 +371,7 @@ def test_rows_wait_in_shared_memory_and_are_read_by_16_bytes_without_a_barrier(d
 
 @CAN_COMPILE
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", pytest.param("sm_120a", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("shape", [(64, 64), (64, 2048), (64, 4096), (64, 333), (64, 40000)])
+@pytest.mark.parametrize("shape", [(64, 64), (64, 2048), (64, 4096), (64, 333), (64, 1001), (64, 40000)])
 def test_every_kernel_is_as_declared(shape, arch):
     # Here, because what this module imports is in the keys of its programs' kernels.
     from forge_core.testing.rows_expected import EXPECTED
