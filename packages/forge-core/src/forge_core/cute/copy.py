@@ -108,6 +108,7 @@ def stage_all(
     count: Int32,
     policy: Int64,
     bits: Int32 | None = None,
+    once: cutlass.Constexpr = True,
 ):
     """Copies a thread's vectors to shared memory with ``cp.async``; fills those outside the row.
 
@@ -124,9 +125,11 @@ def stage_all(
         count: elements of the row in whole vectors.
         policy: see :func:`load_policy`.
         bits: a bit for each element; vectors that have one are copied, instead of those before ``count``.
+        once: whether that is computed once for all operands, which takes a register, instead of for each.
     """
     for c in cutlass.range(slots[0].shape[1], unroll=1):
-        inside = step + c * turn < count
+        if cutlass.const_expr(once):
+            inside = step + c * turn < count
         if cutlass.const_expr(bits is not None):
             vec = cutlass.const_expr(cute.size(slots[0].shape[0]))
             inside = (bits >> (c * vec)) & (2**vec - 1) != 0
@@ -137,7 +140,8 @@ def stage_all(
             for a in cutlass.range_constexpr(accesses):
                 gX = sources[i][(None, a), kept + c].iterator.toint()
                 sX = slots[i][(None, a), c].iterator.toint()
-                _stage_if(inside, gX, sX, cute.recast_tensor(rX, Uint32), Uint64(policy))
+                own = inside if cutlass.const_expr(once) else step + c * turn < count
+                _stage_if(own, gX, sX, cute.recast_tensor(rX, Uint32), Uint64(policy))
 
 
 def _stage_if(inside: Boolean, source: Int64, slot: Int32, rWords: cute.Tensor, policy: Uint64) -> None:

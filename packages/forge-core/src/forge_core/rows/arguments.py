@@ -208,7 +208,7 @@ def _tile(config: ColumnConfig, problem: Problem, line: int, target: int) -> Til
 
 
 def workspace(config: RowConfig, problem: Problem, device: Device) -> int:
-    """Bytes of the workspace: see the kernels; of a grid a slot per block and exchange, of parts 8 per total."""
+    """Bytes of the workspace: slots of a grid, 8 per total of parts, sums of teams, or copies of column operands."""
     program = config.binding.program
     if isinstance(config, PersistentConfig):
         each = max(1, problem.length) * config.binding.compute.itemsize

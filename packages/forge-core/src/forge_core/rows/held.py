@@ -64,7 +64,7 @@ class Held(HeldConfig, RealigningKernel):
             cluster=(self.blocks, 1, 1) if const_expr(self.blocks > 1) else None,
             cooperative=self.in_grid,
             stream=args[-1],
-            use_pdl=self.columns_realigned,
+            **({"use_pdl": True} if self.columns_realigned else {}),
             **self.resources(threads),
         )
 

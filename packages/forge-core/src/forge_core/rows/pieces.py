@@ -107,7 +107,8 @@ class Pieces(RowConfig):
                 cute.copy(copy, tXgX[None, c], held[name][None, c], pred=pred, cache_policy=policy)
         if staged:
             fill, stride = tuple(self.fill_value(name, g) for name in slots), Int32(threads * vec)
-            stage_all(tuple(sources.values()), tuple(slots.values()), kept, fill, steps[kept], stride, count, policy)
+            once, staging = bool(binding.program.operands.columns), (tuple(sources.values()), tuple(slots.values()))
+            stage_all(*staging, kept, fill, steps[kept], stride, count, policy, once=once)
         arrived: list[bool] = []
 
         def read(name: str, c: int) -> Any:

@@ -6,7 +6,7 @@
 
 A launch before that of the rows makes the copies in the workspace: ``vec`` of each column operand, which the L2 holds.
 The rows are loaded before it has ended, by programmatic dependent launch.  Without copies a vector is shifted out of
-two, for each row again: half of the instructions of a layer_norm of 16-bit elements.
+two, for each row again: two fifths of the instructions of a layer_norm of 16-bit elements.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ class PersistentConfig(SharedRowConfig):
 
     @property
     def limit(self) -> int:
-        """Rows have fewer elements than this: a vector fewer, but for one element, where one may be partly outside."""
-        return (self.capacity - self.has_edges) * self.vec + 1 + self.has_edges
+        """Rows have fewer elements than this; the first vector of ``shifted`` rows may have a single one."""
+        return self.capacity * self.vec + 1 - self.has_edges * (self.vec - 1)
 
     @property
     def registers(self) -> int:
