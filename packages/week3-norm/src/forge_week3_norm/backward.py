@@ -30,7 +30,7 @@ from forge_week3_norm.program import NormBackward, NormGradients, WeightBackward
 __all__ = ["layer_norm_backward", "norm_gradients", "norm_weight_backward", "rms_norm_backward"]
 
 #: Elements of a row up to which one read is faster than two; by itself where the length is no multiple of 8, since rows
-#: then begin at any address.  Time of one over that of two on an H200: 0.48 to 0.71; 0.42 to 0.81.
+#: then begin at any address.  Time of one over that of two on an H200: 0.48 to 0.71; 0.46 to 0.92.
 LONGEST, LONGEST_SINGLE = 2**17, 2**15
 
 
