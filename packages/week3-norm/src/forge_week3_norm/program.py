@@ -158,7 +158,7 @@ class NormBackward(RowProgram):
         return (first, Fold("sum", g, masked=False)) if self.center else (first,)
 
     def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
-        """Their means, the row's own, rstd, and what is added to the weight."""
+        """Their means times rstd, the row's own mean, rstd, and what is added to the weight."""
         mean, scale = row.mean if self.center else 0.0, row.rstd / row.count
         return totals[0] * scale, totals[-1] * scale, mean, row.rstd, _offset(self, row)
 

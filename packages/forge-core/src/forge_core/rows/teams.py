@@ -191,7 +191,7 @@ def _single(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
 def choose_team(binding: Binding, problem: Problem, device: Device) -> PersistentConfig | Refusal:
     """The configuration for a problem, with the fewest blocks whose threads hold a row; or a Refusal.
 
-    With two where one has many idle threads, so that fewer blocks are resident.
+    Two blocks share a row where one would leave so many of its threads idle that fewer threads are resident.
     """
     contiguous, kept = problem.kind in ("inner", "empty"), len(problem.kept)
     dims = max(kept, len(problem.reduced))
