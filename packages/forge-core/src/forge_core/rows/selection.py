@@ -171,19 +171,22 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
 
 
 @functools.lru_cache(maxsize=4096)
-def _held_groups(binding: Binding, device: Device, *aligns: str) -> tuple[list[HeldConfig], ...]:
+def _held_groups(binding: Binding, device: Device, realign: bool, *aligns: str) -> list[list[HeldConfig]]:
     """Configurations that hold contiguous rows: whole; shifted; staged in shared memory.
 
+    With ``realign``, those whose column operands are copied before the launch come before the others of each kind.
     In each group lanes come first, by capacity; then blocks, then clusters by size.
     """
-    groups: tuple[list[HeldConfig], ...] = ([], [], [])
+    groups: dict[tuple[int, bool], list[HeldConfig]] = {}
     alone = _ALONE_WRITTEN if binding.operands.writes else _ALONE
     able = (config for config in listed(binding, device, HeldConfig, *aligns) if not config.in_grid)
     held = [config for config in able if not config.reduced or config.capacity <= alone]
     lanes = sorted([c for c in held if c.lanes], key=lambda c: (c.capacity, c.threads))
     for config in lanes + sorted([c for c in held if not c.lanes], key=lambda c: c.blocks):
-        groups[2 if config.staged else config.align != "whole"].append(config)
-    return groups
+        if realign or not config.columns_realigned:
+            kind = 2 if config.staged else int(config.align != "whole")
+            groups.setdefault((kind, not config.columns_realigned), []).append(config)
+    return [groups[key] for key in sorted(groups)]
 
 
 def _aligns(problem: Problem) -> tuple[str, ...] | Refusal:
@@ -229,12 +232,9 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
     aligns = _aligns(problem)
     if isinstance(aligns, Refusal):
         return _alone(binding, problem, device) or aligns
-    for group in _held_groups(binding, device, *aligns):
-        fits = _fitting(group, problem)
-        # Copies of column operands before the launch pay if there are many bytes.
-        many = problem.rows * problem.length * binding.loaded_bytes >= _REALIGNED
-        fits = [c for c in fits if c.columns_realigned == many] or [c for c in fits if not c.columns_realigned]
-        if fits:
+    many = problem.rows * problem.length * binding.loaded_bytes >= _REALIGNED
+    for group in _held_groups(binding, device, many, *aligns):
+        if fits := _fitting(group, problem):
             break
     else:
         return Refusal("rows that fit in registers and shared memory", f"{problem.length} elements")

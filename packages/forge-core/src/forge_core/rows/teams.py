@@ -93,7 +93,9 @@ class PersistentConfig(SharedRowConfig):
         stay = self.chunks * self.vec * wide * (len(operands.accumulates) + len(operands.columns))
         vector = self.vec * wide * (2 * len(operands.rows) + 1)
         arrive = 0 if self.stages else self.chunks * (2 * self.binding.words(1) + 3) + 12 * self.reduced
-        return stay + vector + arrive + self.spare * wide + 4 * self.chunks * self.has_edges
+        # Without sums, ptxas spills at the edges of rows unless it has 8 registers more.
+        edges = 4 * self.chunks + 8 * (not operands.accumulates) if self.has_edges else 0
+        return stay + vector + arrive + self.spare * wide + edges
 
     @property
     def rows_at_once(self) -> int:
