@@ -36,11 +36,11 @@ from forge_core.rows.plan import VARIANTS, Rung, plan, plan_call
 from forge_core.rows.problem import UNALIGNED
 from forge_core.rows.selection import KERNELS, select
 from forge_core.rows.thresholds import row_thresholds, thresholds
+from forge_core.testing.rows_expected import assert_listed_as_declared, builder_of
 from forge_core.thresholds import Probe
 
 H200, A100 = SPECS["H200"], SPECS["A100"]
 BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64
-BUILDERS = {HeldConfig: "held", StreamConfig: "stream", ColumnConfig: "column"}
 
 
 @dataclass(frozen=True)
@@ -634,13 +634,10 @@ def test_a_kernel_is_read_on_a_screen_or_two():
     "program, dtype",
     [(Scaled, BF16), (MeanRemoved, BF16), (LayerNorm, BF16), (LayerNormBackward, FP32), (Total, BF16), (Total, FP32)],
 )
-def test_no_listed_kernel_spills(program, dtype, gpu):
+def test_all_listed_kernels_are_as_declared(program, dtype, gpu):
     names = program.operands.tensors
     binding = Binding(program(), tuple(FP32 if name in ("weight", "mean", "rstd") else dtype for name in names), FP32)
-    for config in configurations(binding, SPECS[gpu]):
-        path = VARIANTS[BUILDERS[type(config)]].path
-        for kernel in read_cubin(compile_to_look_at(path, config, None, arch=SPECS[gpu].arch).cubin):
-            assert kernel.stack_bytes == 0, config.kernel_name
+    assert_listed_as_declared(configurations(binding, SPECS[gpu]), SPECS[gpu])
 
 
 def test_every_kernel_can_be_stored(tmp_path):
@@ -648,7 +645,7 @@ def test_every_kernel_can_be_stored(tmp_path):
     binding = Binding(Shift(), (FP32,) * 3, FP32), Binding(Scaled(), (FP32,) * 4, FP32)
     listed = [config for one in binding for config in configurations(one, H200)]
     first = {(type(config), config.workspace): config for config in reversed(listed)}
-    requests = [Request(VARIANTS[BUILDERS[kind]].path, config, "sm_90a") for (kind, _), config in first.items()]
+    requests = [Request(builder_of(config), config, "sm_90a") for config in first.values()]
     assert len(requests) == 6
     outcomes = compile_all(requests, Store(tmp_path / "kernels"), jobs=2)
     assert [(o.status, o.error) for o in outcomes] == [("compiled", "")] * 6

@@ -13,13 +13,13 @@ from forge_core.cache.store import Store
 from forge_core.device import SPECS
 from forge_core.errors import UnsupportedError
 from forge_core.profiling.compiled import compile_to_look_at
-from forge_core.profiling.cubin import read_cubin
 from forge_core.rows import Binding, Fold, Operands, Problem, RowProgram, configurations, rsqrt
 from forge_core.rows.operator import PERSISTENT, VARIANTS, row_operator, row_output
 from forge_core.rows.plan import plan_call
 from forge_core.rows.teams import persistent_configurations
 from forge_core.testing.expectations import assert_as_declared, compiled_for
 from forge_core.testing.index_maps import check_aligned, check_coalesced
+from forge_core.testing.rows_expected import EXPECTED, assert_listed_as_declared
 
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 H200 = SPECS["H200"]
@@ -307,20 +307,14 @@ def test_of_each_mapped_example_sums_are_taken_over_its_own_rows():
 # ----------------------------------------------------------------------------------------------------------- kernels
 
 
-def spills(config, arch):
-    kernels = read_cubin(compile_to_look_at(PATH, config, None, arch=arch).cubin)
-    return {kernel.name: kernel.stack_bytes for kernel in kernels if kernel.stack_bytes}
-
-
 @CAN_COMPILE
 @pytest.mark.parametrize("gpu", ["A100", "H200"])
 @pytest.mark.parametrize(
     "shape, dtype, weight",
     [((64, 64), BF16, BF16), ((64, 4096), BF16, FP32), ((64, 8192), FP32, FP32), ((64, 333), BF16, BF16)],
 )
-def test_what_is_chosen_compiles_without_spills(shape, dtype, weight, gpu):
-    launch = planned(shape, dtype, weight, gpu=gpu)
-    assert spills(launch.config, SPECS[gpu].arch) == {}
+def test_what_is_chosen_is_as_declared(shape, dtype, weight, gpu):
+    assert_listed_as_declared([planned(shape, dtype, weight, gpu=gpu).config], SPECS[gpu])
 
 
 @CAN_COMPILE
@@ -340,9 +334,8 @@ def test_what_is_chosen_compiles_without_spills(shape, dtype, weight, gpu):
     ],
     ids=str,
 )
-def test_no_listed_kernel_spills(program, dtype, weight, gpu):
-    for config in persistent_configurations(binding(program, dtype, weight), SPECS[gpu]):
-        assert spills(config, SPECS[gpu].arch) == {}, config.kernel_name
+def test_all_listed_kernels_are_as_declared(program, dtype, weight, gpu):
+    assert_listed_as_declared(persistent_configurations(binding(program, dtype, weight), SPECS[gpu]), SPECS[gpu])
 
 
 @CAN_COMPILE
@@ -373,9 +366,6 @@ def test_rows_wait_in_shared_memory_and_are_read_by_16_bytes_without_a_barrier(d
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", pytest.param("sm_120a", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("shape", [(64, 64), (64, 2048), (64, 4096), (64, 333), (64, 1001), (64, 40000)])
 def test_every_kernel_is_as_declared(shape, arch):
-    # Here, because what this module imports is in the keys of its programs' kernels.
-    from forge_core.testing.rows_expected import EXPECTED
-
     for operator, dtype in ((norm_backward, BF16), (rms_backward, FP32), (layer_norm, BF16)):
         x, column = torch.empty(shape, dtype=dtype, device="meta"), torch.empty(shape[1], device="meta")
         scalars = [torch.empty(shape[0], device="meta") for _ in range(1 + (operator is norm_backward))]

@@ -9,12 +9,10 @@ import torch
 
 from forge_core.device import SPECS
 from forge_core.errors import UnsupportedError
-from forge_core.profiling.cubin import read_cubin
 from forge_core.rows import Binding, Fold, Operands, RowProgram, configurations
-from forge_core.rows.config import HeldConfig, StreamConfig
 from forge_core.rows.operator import row_operator
 from forge_core.rows.plan import VARIANTS, plan_call
-from forge_core.testing.expectations import compiled_for
+from forge_core.testing.rows_expected import assert_listed_as_declared
 
 INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -70,13 +68,10 @@ def test_values_have_a_dtype_that_holds_them(op, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["A100", "H200"])
 @pytest.mark.parametrize("op, dtype", [("sum", torch.int8), ("max", torch.bool), ("min", torch.int64)])
-def test_every_configuration_compiles_without_spills(op, dtype, gpu):
-    program, device = Reduce(op), SPECS[gpu]
+def test_all_listed_kernels_are_as_declared(op, dtype, gpu):
+    program = Reduce(op)
     binding = Binding(program, (dtype, torch.int64 if op == "sum" else dtype), program.compute((dtype,), None))
-    for config in configurations(binding, device):
-        name = "held" if isinstance(config, HeldConfig) else "stream" if isinstance(config, StreamConfig) else "column"
-        for kernel in read_cubin(compiled_for(VARIANTS[name].path, config, device.arch).cubin):
-            assert kernel.stack_bytes == 0, config.kernel_name
+    assert_listed_as_declared(configurations(binding, SPECS[gpu]), SPECS[gpu])
 
 
 def test_no_row_of_integers_is_held_by_the_whole_gpu():

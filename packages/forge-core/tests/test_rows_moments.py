@@ -9,18 +9,16 @@ import torch
 
 from forge_core.device import SPECS
 from forge_core.profiling.compiled import compile_to_look_at
-from forge_core.profiling.cubin import read_cubin
 from forge_core.rows import Binding, Fold, Operands, RowProgram, configurations, rsqrt
-from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.operator import row_operator, row_output
 from forge_core.rows.plan import VARIANTS, plan_call
 from forge_core.testing.battery import battery
 from forge_core.testing.expectations import assert_as_declared, compiled_for
 from forge_core.testing.rows import row_subject
+from forge_core.testing.rows_expected import assert_listed_as_declared
 
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 H200 = SPECS["H200"]
-BUILDERS = {HeldConfig: "held", StreamConfig: "stream", ColumnConfig: "column"}
 CAN_COMPILE = pytest.mark.skipif(
     not __import__("importlib").util.find_spec("cutlass"), reason="the CuTe DSL is not installed (Linux only)"
 )
@@ -170,12 +168,9 @@ def test_rows_that_are_one_row_or_one_element_repeated_compile(shape, dim):
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["A100", "H200", "B200", "RTX 5090"])
 @pytest.mark.parametrize("program, dtype", [(LayerNorm, BF16), (AffineLayerNorm, BF16), (AffineLayerNorm, FP32)])
-def test_no_listed_kernel_spills(program, dtype, gpu):
+def test_all_listed_kernels_are_as_declared(program, dtype, gpu):
     dtypes = tuple(dtype if name in ("x", "y") else FP32 for name in program.operands.tensors)
-    for config in configurations(Binding(program(), dtypes, FP32), SPECS[gpu]):
-        path = VARIANTS[BUILDERS[type(config)]].path
-        for kernel in read_cubin(compile_to_look_at(path, config, None, arch=SPECS[gpu].arch).cubin):
-            assert kernel.stack_bytes == 0, config.kernel_name
+    assert_listed_as_declared(configurations(Binding(program(), dtypes, FP32), SPECS[gpu]), SPECS[gpu])
 
 
 # --------------------------------------------------------------------------------------------------------------- GPU

@@ -14,17 +14,22 @@ program uses: the program is run on plain numbers, which record what is read.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from types import FunctionType
 from typing import Any
 
+from forge_core.device import Device
 from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig, StreamConfig
 from forge_core.rows.problem import ACCESS
+from forge_core.rows.selection import KERNELS
 from forge_core.rows.teams import PersistentConfig
-from forge_core.testing.expectations import Declarations, Expect, registers_of
+from forge_core.testing.expectations import Declarations, Expect, assert_as_declared, compiled_for, registers_of
 
 WARP, NUMBER = 32, 3.0
+#: The GPU for which all configurations are compiled, and the share of its registers from which one may spill.
+PROVEN_ON, TIGHT = "NVIDIA H200", 0.9
 
 
 class _Asked:
@@ -48,13 +53,7 @@ class _Asked:
         return NUMBER
 
 
-class _Total(float):
-    """A total in the workspace of an earlier launch; records whether it is used."""
-
-    used = False
-
-
-def _note(*values: Any) -> float:
+def _note(*values: Any) -> Any:
     """The result of every operation; records the totals among its operands."""
     for x in values:
         if isinstance(x, _Total):
@@ -62,8 +61,13 @@ def _note(*values: Any) -> float:
     return NUMBER
 
 
-for _name in ("add", "sub", "mul", "truediv", "radd", "rsub", "rmul", "rtruediv", "neg", "eq", "lt", "gt", "le", "ge"):
-    setattr(_Total, f"__{_name}__", _note)
+class _Total(float):
+    """A total in the workspace of an earlier launch; records whether it is used."""
+
+    used = False
+    __add__ = __sub__ = __mul__ = __truediv__ = __radd__ = __rsub__ = __rmul__ = __rtruediv__ = _note
+    __neg__ = __eq__ = __lt__ = __gt__ = __le__ = __ge__ = _note
+    __hash__ = float.__hash__
 
 
 def _run(function: Any, *args: Any, **more: Any) -> Any:
@@ -209,3 +213,22 @@ EXPECTED: Declarations = {
     ColumnConfig: _column,
     PersistentConfig: _persistent,
 }
+
+_NAMES = {HeldConfig: "held", StreamConfig: "stream", ColumnConfig: "column", PersistentConfig: "persistent"}
+
+
+def builder_of(config: RowConfig) -> str:
+    """The builder of a configuration's kernel, as ``"module:attribute"``."""
+    return KERNELS[_NAMES[type(config)]].path
+
+
+def assert_listed_as_declared(listed: Iterable[RowConfig], device: Device) -> None:
+    """Compiles configurations for a device and checks the code: on other GPUs than the H200 those that may spill.
+
+    Raises:
+        AssertionError: a figure is not as declared.
+    """
+    for config in listed:
+        limit = registers_of(config.resident * config.threads)
+        if device.name == PROVEN_ON or config.registers >= TIGHT * limit:
+            assert_as_declared(compiled_for(builder_of(config), config, device.arch), EXPECTED, config, device.arch)
