@@ -30,7 +30,6 @@ def near(
     want: torch.Tensor,
     *,
     dim: int = 0,
-    result_dim: int = 0,
 ) -> str:
     """Compares a result with float64 by ``Subject.judge``, piece by piece; returns "" or what is wrong.
 
@@ -40,8 +39,8 @@ def near(
         args: its further arguments.
         got: the result.
         want: the reference's result, for shape and dtype.
-        dim: a dimension across rows, by which inputs of the first one's rank are cut into pieces.
-        result_dim: the same dimension of the result.
+        dim: a dimension across rows, by which inputs of the first one's rank are cut into pieces; it is the result's
+            first one.
     """
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"expected {tuple(want.shape)} {want.dtype}, got {tuple(got.shape)} {got.dtype}"
@@ -53,7 +52,7 @@ def near(
                 length = min(step, size - start)
                 parts = [x.detach() for x in inputs]
                 parts = [x.narrow(dim, start, length) if x.ndim == inputs[0].ndim else x for x in parts]
-                subject.judge(got.narrow(result_dim, start, length), (*parts, *args), {}, f"part from {start}")
+                subject.judge(got.narrow(0, start, length), (*parts, *args), {}, f"part from {start}")
     except AssertionError as wrong:
         return str(wrong)
     return ""
