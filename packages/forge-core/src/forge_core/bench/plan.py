@@ -19,7 +19,7 @@ from forge_core.bench.schema import (
     Target,
     check_known,
     expand,
-    operator_suite,
+    operator_group,
     parse_shape,
     suites_of,
 )
@@ -128,7 +128,7 @@ def plan(benches: Sequence[Bench], name: str, selection: Selection, *, commands:
     for bench in benches:
         if not found and (operator := bench.by_name.get(name)):
             chosen = selection.shapes or operator.default_shapes, selection.dtypes or operator.default_dtypes
-            found = [(bench, operator_suite(operator, *chosen))]
+            found = [(bench, Suite(about=name, cases=[operator_group(operator, *chosen)], cpu=True))]
     if not found:
         suites = sorted({suite for _, table in tables for suite in table})
         operators = sorted({operator for bench in benches for operator in bench.by_name})

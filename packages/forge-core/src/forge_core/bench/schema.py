@@ -207,11 +207,10 @@ def _check_target(target: Target, suite: Suite, cases: Iterable[tuple[Case, list
         raise BenchmarkError(f"{where}: {suite.timer} time has no {target.of}; expected a peer's name")
 
 
-def operator_suite(operator: OperatorBench, shapes: Iterable[str], kinds: Iterable[str]) -> Suite:
-    """An operator against all of its peers, as a suite."""
+def operator_group(operator: OperatorBench, shapes: Iterable[str], kinds: Iterable[str]) -> CaseGroup:
+    """Cases of an operator against all of its peers."""
     peers = [peer.name for peer in operator.peers]
-    group = CaseGroup(operator=operator.name, shapes=list(shapes), dtypes=list(kinds), peers=peers)
-    return Suite(about=operator.name, cases=[group], cpu=True)
+    return CaseGroup(operator=operator.name, shapes=list(shapes), dtypes=list(kinds), peers=peers)
 
 
 def suites_of(bench: Bench) -> dict[str, Suite]:
@@ -229,10 +228,9 @@ def suites_of(bench: Bench) -> dict[str, Suite]:
         targets=[target for suite in timed for target in suite.targets],
         targets_for=next((suite.targets_for for suite in timed if suite.targets_for), ""),
     )
-    first = [operator_suite(o, o.default_shapes[:1], o.default_dtypes[:1]) for o in bench.operators]
     cold = Suite(
         about="What the first call of a process costs, with empty caches and with kept ones, and what the next costs.",
-        cases=[group for suite in first for group in suite.cases],
+        cases=[operator_group(o, o.default_shapes[:1], o.default_dtypes[:1]) for o in bench.operators],
         timer="cold",
         cpu=True,
     )
