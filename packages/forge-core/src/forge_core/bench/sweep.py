@@ -28,14 +28,13 @@ from forge_core.timing import quantile
 AUTOTUNED = 40
 #: Cases that are shown for their low ratios.
 WORST = 10
-#: How often each layout is drawn.
-_WEIGHTS = dict(zip(LAYOUTS, (14, 2, 2, 2), strict=True))
+#: How often each of LAYOUTS is drawn.
+_WEIGHTS = (14, 2, 2, 2)
 _LEAST_BYTES = 1024
-_MIB = 2**20
 
 #: Classes of problems; a case is of the first that applies.
 CLASSES: dict[str, Callable[[CaseRecord, int], bool]] = {
-    "small": lambda case, size: math.prod(case.shape) * size <= 2 * _MIB,
+    "small": lambda case, size: math.prod(case.shape) * size <= 2 * 2**20,
     "strided": lambda case, size: case.layout in ("permuted", "sliced"),
     "few rows": lambda case, size: math.prod(case.shape[:-1]) < 128,
     "tall": lambda case, size: case.shape[-1] <= 64,
@@ -61,7 +60,7 @@ def draw(operator: OperatorBench, seed: int, count: int, kinds: Sequence[str], m
         if shape[0] > 4 and choose.random() < 0.2:
             batch = _log_uniform(choose, 2, min(64, shape[0] // 2))
             shape = [batch, shape[0] // batch, columns]
-        (layout,) = choose.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
+        (layout,) = choose.choices(LAYOUTS, _WEIGHTS)
         case = Case(operator.name, tuple(shape), dtype, layout)
         found.setdefault(case.name, case)
     return list(found.values())
