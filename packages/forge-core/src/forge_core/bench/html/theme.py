@@ -46,11 +46,8 @@ def css() -> str:
 def svg_of(figure: Figure, title: str) -> str:
     """A figure as an SVG element in placeholder colours, without metadata and unused ids."""
     buffer = io.StringIO()
-    figure.savefig(
-        buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    )
-    text = buffer.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.DOTALL)
+    figure.savefig(buffer, format="svg", transparent=True)
+    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", buffer.getvalue(), flags=re.DOTALL)
     text = re.sub(r' id="[\w.]+_\d+"', "", text[text.index("<svg ") :])
     text = re.sub(r"(\d+\.\d\d)\d+", r"\1", text)  # a hundredth of a point
     text = re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", text)).replace("'DejaVu Sans'", "sans-serif")
