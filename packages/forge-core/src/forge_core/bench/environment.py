@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import importlib.util
 import platform
 import re
 import subprocess
@@ -16,6 +15,7 @@ import torch
 
 from forge_core.errors import BenchmarkError
 from forge_core.timing.clocks import driver_version
+from forge_core.toolchain import package_folder
 
 NOT_READ = "not read"
 NOT_INSTALLED = "not installed"
@@ -92,14 +92,8 @@ def _version(distribution: str) -> str:
         return NOT_INSTALLED
 
 
-def folder_of(package: str) -> Path | None:
-    """The folder of a package; None where it is not installed."""
-    spec = importlib.util.find_spec(package)
-    return Path(spec.origin).parent if spec is not None and spec.origin else None
-
-
 def _digest(package: str) -> str:
-    folder = folder_of(package)
+    folder = package_folder(package)
     if folder is None:
         return NOT_READ
     digest = hashlib.sha256()
@@ -111,7 +105,7 @@ def _digest(package: str) -> str:
 
 def _checkout(package: str) -> tuple[str, bool | None]:
     """The commit of the package's checkout, and whether it has changes that are not committed."""
-    folder = folder_of(package)
+    folder = package_folder(package)
     if folder is None or not _tracked(folder):
         return "not a checkout", None
     commit, status = git(folder, "rev-parse", "HEAD"), git(folder, "status", "--porcelain")
@@ -144,7 +138,7 @@ def stamp(environment: Environment) -> Environment:
         BenchmarkError: the sources differ, or have changes that are not committed, or this is no checkout.
     """
     for package, digest in environment.sources.items():
-        folder = folder_of(package)
+        folder = package_folder(package)
         if folder is None or _digest(package) != digest:
             raise BenchmarkError(f"the record was made from other sources of {package} than those of this checkout")
         if not _tracked(folder):

@@ -13,10 +13,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from forge_core.bench import report
-from forge_core.bench.environment import folder_of
 from forge_core.bench.html.plots import of_operator, roofline
 from forge_core.bench.html.theme import css, inline, picture
 from forge_core.bench.pages import Source, in_order, stamp_of
+from forge_core.toolchain import package_folder
 
 __all__ = ["write_report"]
 
@@ -31,7 +31,7 @@ def write_report(sources: Sequence[Source], folder: Path, links: Mapping[str, st
     def link(operator: str, package: str) -> str:
         if links is not None:
             return links.get(operator, "")
-        home = folder_of(package)
+        home = package_folder(package)
         return os.path.relpath(home / "bench.py", folder) if home else ""
 
     ordered, stamp = in_order(sources), stamp_of(sources)
