@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from forge_core.device import KIB
 from forge_core.errors import UnsupportedError
 from forge_core.profiling.cubin import RESERVED_SMEM
-
-WARP = 32
+from forge_core.profiling.layouts import WARP
 
 #: The register file has four parts, each of which holds whole warps; registers are allocated 256 to a warp at a time.
 REGISTERS, PARTS, REGISTER_UNIT = 65536, 4, 256
