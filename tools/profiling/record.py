@@ -111,7 +111,7 @@ def _row(work: dict[str, Any], number: int, found: Diagnosis) -> dict[str, str]:
     if case.get("layout", "contiguous") != "contiguous":
         problem += f", {case['layout']}"
     read, needed = profile.get("dram_read"), found.needed.read if found.needed is not None else 0
-    waits, share = waits_for(profile.stalls())
+    waits, share = waits_for(profile)
     return {
         "Variant": f"{work['variant']}{'' if number == 0 else f', pass {number + 1}'}",
         "Case": problem,

@@ -9,7 +9,7 @@ what the sound kernels of the recorded runs show.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from operator import itemgetter
@@ -67,9 +67,9 @@ def _bound(profile: KernelProfile) -> tuple[str, str]:
     return unit, f"Bound by {what}, at {value:.0f} % of its peak."
 
 
-def waits_for(stalls: Iterable[tuple[str, float]]) -> tuple[str, float]:
+def waits_for(profile: KernelProfile) -> tuple[str, float]:
     """The longest of ``KernelProfile.stalls`` that is a wait; ("", 0.0) if there is none."""
-    return next((stall for stall in stalls if stall[0] not in ("selected", "not_selected")), ("", 0.0))
+    return next((stall for stall in profile.stalls() if stall[0] not in ("selected", "not_selected")), ("", 0.0))
 
 
 def limited_by(profile: KernelProfile) -> str:
@@ -278,7 +278,7 @@ def diagnose(profile: KernelProfile, needed: Needed | None = None) -> Diagnosis:
     findings = {name: sentence for *_, name, sentence in sorted(ranked, key=itemgetter(0, 1))}
     bound, first = _bound(profile)
     sentences = [first, *findings.values()][:3]
-    reason, share = waits_for(profile.stalls())
+    reason, share = waits_for(profile)
     if len(sentences) < 3 and reason:
         sentences.append(f"Its warps spend {share:.0f} % of their time waiting for {STALLS[reason]}.")
     return Diagnosis(profile, needed, bound, findings, " ".join(sentences))
