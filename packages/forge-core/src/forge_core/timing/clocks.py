@@ -27,21 +27,20 @@ _REASONS = {
     "nvmlClocksThrottleReasonHwPowerBrakeSlowdown": "a power brake",
 }
 
-
 _Answer = TypeVar("_Answer")
 
 
-def _ask(question: Callable[[Any], _Answer], otherwise: _Answer) -> _Answer:
-    """NVML's answer, or `otherwise` without NVML or where it reports an error."""
+def _ask(question: Callable[[Any], _Answer]) -> _Answer | None:
+    """NVML's answer; None without NVML or where it reports an error."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
-        return otherwise
+        return None
     try:
         nvml.nvmlInit()
         return question(nvml)
     except nvml.NVMLError:
-        return otherwise
+        return None
 
 
 def _handle(nvml: Any, device: torch.device) -> Any:
@@ -52,7 +51,7 @@ def _handle(nvml: Any, device: torch.device) -> Any:
 
 def sm_clock_mhz(device: torch.device) -> int | None:
     """The current SM clock of a CUDA device, in MHz; None where it cannot be read."""
-    return _ask(lambda nvml: int(nvml.nvmlDeviceGetClockInfo(_handle(nvml, device), nvml.NVML_CLOCK_SM)), None)
+    return _ask(lambda nvml: int(nvml.nvmlDeviceGetClockInfo(_handle(nvml, device), nvml.NVML_CLOCK_SM)))
 
 
 def slowed_by(device: torch.device) -> list[str]:
@@ -64,22 +63,22 @@ def slowed_by(device: torch.device) -> list[str]:
         bits = int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(_handle(nvml, device)))
         return sorted({words for name, words in _REASONS.items() if bits & getattr(nvml, name, 0)})
 
-    return _ask(reasons, [])
+    return _ask(reasons) or []
 
 
 def other_users(device: torch.device) -> int | None:
     """The number of other processes that compute on the GPU; None where it cannot be read."""
 
-    def count(nvml: Any) -> int | None:
+    def count(nvml: Any) -> int:
         running = nvml.nvmlDeviceGetComputeRunningProcesses(_handle(nvml, device))
         return sum(int(process.pid) != os.getpid() for process in running)
 
-    return _ask(count, None)
+    return _ask(count)
 
 
 def driver_version() -> str | None:
     """The driver's version, for example ``"580.65.06"``; None where it cannot be read."""
-    version = _ask(lambda nvml: nvml.nvmlSystemGetDriverVersion(), None)
+    version = _ask(lambda nvml: nvml.nvmlSystemGetDriverVersion())
     return version.decode() if isinstance(version, bytes) else version
 
 
