@@ -62,8 +62,8 @@ def measure_accuracy(device: torch.device) -> list[dict[str, Any]]:
     took = torch.zeros(SAMPLES, dtype=torch.int64, device=device)
     works: dict[str, list[Call]] = {}
     for microseconds in DURATIONS_US:
-        spins = [partial(spin, int(microseconds * 1e3), took[n : n + 1]) for n in range(SAMPLES)]
-        works[f"spin {microseconds:g} us"] = [*spins]
+        nanoseconds = int(microseconds * 1e3)
+        works[f"spin {microseconds:g} us"] = [partial(spin, nanoseconds, took[n : n + 1]) for n in range(SAMPLES)]
     for nbytes in COPIES:
         source = torch.randint(0, 256, (nbytes,), dtype=torch.uint8, device=device)
         works[f"copy {nbytes >> 20} MiB"] = [partial(torch.empty_like(source).copy_, source)] * SAMPLES
