@@ -52,6 +52,7 @@ STREAMS_FROM = 0.6
 
 
 def _bound(profile: KernelProfile) -> tuple[str, str]:
+    """``Diagnosis.bound``, and a sentence that says so."""
     known = {unit: value for unit, name in UNITS.items() if (value := profile.get(name)) is not None}
     if not known:
         return "unknown", "The report holds no throughput, so what bounds the kernel is not known."
@@ -143,10 +144,9 @@ def _too_little_work(profile: KernelProfile, _: Needed) -> Found:
 @partial(Rule, "low occupancy", "are there warps enough to wait?", "under 30 %, nothing at 60 % of peak", cause=False)
 def _low_occupancy(profile: KernelProfile, _: Needed) -> Found:
     achieved, most, limiter = profile["occupancy_pct"], profile.get("occupancy_max_pct"), limited_by(profile)
-    units = [value for name in UNITS.values() if (value := profile.get(name)) is not None]
     limits = f" (at most {most:.0f} %, limited by {limiter})" if most is not None and limiter else ""
     sentence = f"Too few warps to hide latency: {achieved:.0f} % of the warp slots are in use{limits}."
-    return (1.0, sentence) if achieved < 30 and max(units, default=100.0) < BOUND_FROM else None
+    return (1.0, sentence) if achieved < 30 and _bound(profile)[0] == "latency" else None
 
 
 @partial(
