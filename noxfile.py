@@ -62,7 +62,7 @@ def packages() -> list[Package]:
 # ---------------------------------------------------------------------------------------------- the one environment
 
 
-@nox.session(reuse_venv=True, venv_backend="virtualenv", default=False)
+@nox.session(reuse_venv=True, venv_backend="virtualenv")
 def env(session: nox.Session) -> None:
     """Makes the environment that the other sessions share; not needed by hand."""
     if session.venv_backend == "none":
@@ -188,7 +188,7 @@ def _workers(session: nox.Session, rest: list[str]) -> tuple[list[str], dict[str
     return workers, {"OMP_NUM_THREADS": str(max(1, cores // processes))}
 
 
-@nox.session(reuse_venv=True, venv_backend="virtualenv", default=False)
+@nox.session(reuse_venv=True, venv_backend="virtualenv")
 @nox.parametrize("versions", ["lowest", "newest"], ids=["lowest", "newest"])
 def compat(session: nox.Session, versions: str) -> None:
     """The packages' tests on the lowest and the newest torch and CuTe DSL that are declared: `nox -s "compat(lowest)"`.
@@ -232,31 +232,31 @@ def types(session: nox.Session) -> None:
 # ------------------------------------------------------------------------------------------------------------- jobs
 
 
-@nox.session(venv_backend="none", requires=["env"], default=False)
+@nox.session(venv_backend="none", requires=["env"])
 def bench(session: nox.Session) -> None:
     """Benchmarks: `nox -s bench -- smoke`, or what `forge-cute bench --help` lists."""
     python(session, *BENCH, *session.posargs)
 
 
-@nox.session(venv_backend="none", requires=["env"], default=False)
+@nox.session(venv_backend="none", requires=["env"])
 def prove(session: nox.Session) -> None:
     """Proofs of the kernels on this GPU: `nox -s prove`, `-- week1`, `-- --all`; needs compute-sanitizer."""
     python(session, "-m", "forge_core.cli", "prove", "run", *session.posargs)
 
 
-@nox.session(venv_backend="none", requires=["env"], default=False)
+@nox.session(venv_backend="none", requires=["env"])
 def proofs(session: nox.Session) -> None:
     """Whether what was proven of each kernel is what lies here; needs no GPU."""
     python(session, "-m", "forge_core.cli", "prove", "check", *session.posargs)
 
 
-@nox.session(venv_backend="none", requires=["env"], default=False)
+@nox.session(venv_backend="none", requires=["env"])
 def profile(session: nox.Session) -> None:
     """Profilers: `nox -s profile -- ncu week0`, nsys, sanitizer, torch; `-- --help` lists what they take."""
     python(session, "tools/profiling/run.py", *session.posargs)
 
 
-@nox.session(reuse_venv=True, venv_backend="virtualenv", default=False)
+@nox.session(reuse_venv=True, venv_backend="virtualenv")
 def remote(session: nox.Session) -> None:
     """Bench, proofs or a profile on a rented GPU: `nox -s remote -- bench week2 --gpu H200`; `--dry-run`, `--help`."""
     executable = sys.executable
@@ -272,25 +272,25 @@ def remote(session: nox.Session) -> None:
         raise SystemExit(getattr(error, "return_code", None) or 1) from error
 
 
-@nox.session(venv_backend="none", requires=["env"], default=False)
+@nox.session(venv_backend="none", requires=["env"])
 def tune(session: nox.Session) -> None:
     """Thresholds of a package's select_config, measured on this GPU: `nox -s tune -- week0 --device cuda:0`."""
     python(session, *BENCH, "tune", *session.posargs)
 
 
-@nox.session(venv_backend="none", requires=["env"], default=False)
+@nox.session(venv_backend="none", requires=["env"])
 def docs(session: nox.Session) -> None:
     """The site, to be opened from the file system: pages, operators, API and report; every link inside is checked."""
     python(session, "tools/site/build.py", *(session.posargs or ["results/docs"]))
 
 
-@nox.session(venv_backend="none", requires=["env"], default=False)
+@nox.session(venv_backend="none", requires=["env"])
 def new(session: nox.Session) -> None:
     """A package with a tested operator, from a template: `nox -s new -- week4-glu --operator swiglu --kind rows`."""
     python(session, "-m", "forge_core.cli", "new", "--into", "packages", "--prefix", "forge-", *session.posargs)
 
 
-@nox.session(venv_backend="none", requires=["env"], default=False)
+@nox.session(venv_backend="none", requires=["env"])
 def build(session: nox.Session) -> None:
     """Wheels and sdists of all packages in dist/, then a clean environment installs and runs what is there.
 
@@ -309,7 +309,7 @@ def build(session: nox.Session) -> None:
     python(session, "-m", "pytest", RELEASE_TESTS, *named, *rest)
 
 
-@nox.session(venv_backend="none", requires=["env"], default=False)
+@nox.session(venv_backend="none", requires=["env"])
 def doctor(session: nox.Session) -> None:
     """What this machine has, what is wrong with it, and the command that repairs each fault; `-- --json`."""
     python(session, "-m", "forge_core.env_check", *session.posargs)
