@@ -1,8 +1,9 @@
-"""Fixtures of several modules: launches without a GPU, and a project of kernels whose compiler is a fake."""
+"""Fixtures of several modules: programs to run, launches without a GPU, and kernels whose compiler is a fake."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -17,9 +18,11 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner, Result
 
 from forge_core.cache import files, sources
 from forge_core.cache.store import FORMAT, Store
+from forge_core.cli import main
 from forge_core.device import SPECS
 from forge_core.op import guard, table
 from forge_core.settings import VARIABLES
@@ -184,6 +187,57 @@ class Project:
         """As a new process: nothing in memory, nothing logged yet."""
         self.build.clear()
         files._told.clear()
+
+
+@pytest.fixture(scope="session")
+def forge() -> Callable[..., Result]:
+    """Runs ``forge-cute`` with these words, and with these environment variables."""
+    return lambda *words, **variables: CliRunner().invoke(main, [*map(str, words)], env=variables)
+
+
+@pytest.fixture(scope="session")
+def python() -> Callable[..., str]:
+    """Runs Python with these words, and with these environment variables; gives what it prints."""
+
+    def run(*words: Any, **variables: str) -> str:
+        command, environment = [sys.executable, *map(str, words)], {**os.environ, **variables}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def git() -> Callable[..., str]:
+    """Runs git in a folder; gives what it prints."""
+
+    def run(folder: Path, *words: str) -> str:
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+        done = subprocess.run(["git", *identity, *words], cwd=folder, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    return run
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str, str], Path]:
+    """Writes a shell script that stands for a program."""
+
+    def write(name: str, commands: str) -> Path:
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\n{commands}\n")
+        path.chmod(0o755)
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def dsl() -> None:
+    """Skips a test where nothing can be compiled."""
+    if importlib.util.find_spec("cutlass") is None:
+        pytest.skip("the CuTe DSL is not installed (it exists for Linux only)")
 
 
 @pytest.fixture

@@ -18,12 +18,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
 from forge_core.bench import pages, records
 from forge_core.bench.html import plots, theme, write_report
-from forge_core.cli import main
-from forge_core.commands.bench import bench as command
 from forge_core.errors import BenchmarkError
 from forge_core.files import write_atomically
 
@@ -349,15 +346,15 @@ def test_a_case_beside_eager_alone_is_no_comparison_where_others_have_more_peers
     ]
 
 
-def test_the_command_writes_the_page_and_says_what_it_lacks(tmp_path, monkeypatch):
+def test_the_command_writes_the_page_and_says_what_it_lacks(forge, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    result = CliRunner().invoke(main, ["bench", "report", str(HOST), "--out", str(out)])
+    result = forge("bench", "report", HOST, "--out", out)
     assert result.exit_code == 0, result.output
     assert str(out / "index.html") in result.output.splitlines()
     assert (out / "host-softmax-latency-dark.svg").exists()
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "matplotlib" else real(name, *a))
-    result = CliRunner().invoke(main, ["bench", "report", str(HOST), "--out", str(out)])
+    result = forge("bench", "report", HOST, "--out", out)
     assert result.exit_code == 1
     assert "pip install 'forge-cute-core[report]'" in result.output
 
@@ -407,7 +404,7 @@ def test_of_each_suite_and_package_the_newest_record_counts(shown, tmp_path):
     assert len(pages.gather([tmp_path / "week0-2099-01-02-again.json"])) == 1
 
 
-def test_packed_records_are_records(tmp_path):
+def test_packed_records_are_records(forge, tmp_path):
     plain = records.load(HOST).dumps()
     for name in ("host-2099-01-02.json.xz", "host-2099-01-02-again.json.xz"):
         write_atomically(tmp_path / name, plain)
@@ -416,6 +413,6 @@ def test_packed_records_are_records(tmp_path):
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "host-2099-01-02.json").write_text(plain)
     assert pages.gather([tmp_path / "plain"])[0].digest == found.digest
-    done = CliRunner().invoke(command, ["show", str(tmp_path / "host-2099-01-02.json.xz")])
+    done = forge("bench", "show", tmp_path / "host-2099-01-02.json.xz")
     assert done.exit_code == 0, done.output
     assert "host" in done.output

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import subprocess
 from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
 from forge_core.bench.environment import _digest, read_environment
 from forge_core.bench.pages import Source, fill
 from forge_core.bench.records import CaseRecord, ContenderRecord, ImportRecord, Record, Run, Verdict, load
 from forge_core.bench.report import markdown
-from forge_core.cli import main
 from forge_core.errors import BenchmarkError
 
 RECORD = max((Path(__file__).parents[3] / "docs" / "records" / "h200").glob("week0-*.json.xz"))
@@ -140,10 +137,10 @@ def test_markdown_says_what_was_reached_and_what_was_not(record):
     assert all(line.count(" | ") >= 2 for line in heads)
 
 
-def test_a_page_changes_between_its_markers_only(record, source, tmp_path):
+def test_a_page_changes_between_its_markers_only(forge, record, source, tmp_path):
     page = tmp_path / "README.md"
     page.write_text("above\n<!-- bench:week0 begin -->\nold\n<!-- bench:week0 end -->\nbelow\n")
-    result = CliRunner().invoke(main, ["bench", "report", str(source), "--into", str(page)])
+    result = forge("bench", "report", source, "--into", page)
     assert result.exit_code == 0, result.output
     text = page.read_text()
     assert text.startswith("above\n<!-- bench:week0 begin -->\n")
@@ -164,29 +161,23 @@ def test_a_page_changes_between_its_markers_only(record, source, tmp_path):
         "<!-- bench:week0 begin -->\n<!-- bench:week0 end -->\n" * 2,
     ],
 )
-def test_a_page_without_its_markers_is_left_alone(source, tmp_path, text):
+def test_a_page_without_its_markers_is_left_alone(forge, source, tmp_path, text):
     page = tmp_path / "README.md"
     page.write_text(text)
-    result = CliRunner().invoke(main, ["bench", "report", str(source), "--into", str(page)])
+    result = forge("bench", "report", source, "--into", page)
     assert result.exit_code == 1
     assert "expected the line '<!-- bench:week0 begin -->'" in result.output
     assert page.read_text() == text
 
 
-def test_show_prints_the_tables(source):
-    result = CliRunner().invoke(main, ["bench", "show", str(source)])
+def test_show_prints_the_tables(forge, source):
+    result = forge("bench", "show", source)
     assert result.exit_code == 0, result.output
     for text in ("4096x4096", "0.981", "NOT reached (0.9850)", "variants side by side", "it broke | badly"):
         assert text in result.output
 
 
-def git(folder, *arguments):
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
-    done = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def test_a_record_gets_the_commit_that_its_sources_prove(record, tmp_path, monkeypatch):
+def test_a_record_gets_the_commit_that_its_sources_prove(forge, git, record, tmp_path, monkeypatch):
     package = tmp_path / "repo" / "stamped_package"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -199,7 +190,7 @@ def test_a_record_gets_the_commit_that_its_sources_prove(record, tmp_path, monke
     path.write_text(msgspec.structs.replace(record, environment=environment).dumps())
 
     def stamp():
-        result = CliRunner().invoke(main, ["bench", "stamp", str(path)])
+        result = forge("bench", "stamp", path)
         return result.exit_code, " ".join(result.output.split())
 
     git(package.parent, "init", "-q")

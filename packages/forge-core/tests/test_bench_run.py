@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -14,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from forge_core import settings
 from forge_core.bench import Bench, OperatorBench, Package, Peer, Traffic, cold, plan, processes, runner
@@ -22,7 +19,6 @@ from forge_core.bench.gate import exact
 from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
 from forge_core.bench.measure import poison
 from forge_core.bench.records import load, thin
-from forge_core.cli import main
 from forge_core.errors import BenchmarkError
 
 SUITES = """
@@ -84,7 +80,7 @@ def off_by_one_bit(x):
 
 
 @pytest.fixture
-def invoke(stand_in, tmp_path, monkeypatch):
+def invoke(forge, stand_in, tmp_path, monkeypatch):
     """Runs `bench` with a stand-in package whose operator is the given call; returns the result and the record."""
 
     def run(*arguments, ours=swap, peer=swap, extra=(), suites=SUITES):
@@ -94,7 +90,7 @@ def invoke(stand_in, tmp_path, monkeypatch):
         operator = stand_in("swap", ours, swap, peers=peers, default_shapes=("6x4",))
         monkeypatch.setattr(plan, "discover", lambda: [Bench("stand-in", "forge_core", (operator,), path)])
         target = tmp_path / "record.json"
-        result = CliRunner().invoke(main, ["bench", *arguments, "--json", str(target)])
+        result = forge("bench", *arguments, "--json", target)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result, load(target) if target.exists() else None
 
@@ -370,10 +366,10 @@ def test_the_version_of_a_peer_s_package_is_recorded(invoke):
         (1, "quick --devices cuda:0,cuda:1", "--device cuda:0: No GPU devices found"),
     ],
 )
-def test_what_cannot_be_run_has_its_status_and_says_what_there_is(invoke, status, arguments, message):
+def test_what_cannot_be_run_has_its_status_and_says_what_there_is(forge, invoke, status, arguments, message):
     if arguments.startswith("tune"):  # which takes no --json
         invoke("quick")
-        result, record = CliRunner().invoke(main, ["bench", *arguments.split()]), None
+        result, record = forge("bench", *arguments.split()), None
     else:
         result, record = invoke(*arguments.split())
     assert result.exit_code == status, result.output
@@ -402,10 +398,10 @@ def test_a_suite_for_gpus_runs_on_the_cpu_when_told_to(invoke):
     }
 
 
-def test_forge_debug_is_refused(invoke, monkeypatch):
+def test_forge_debug_is_refused(forge, invoke, monkeypatch):
     invoke("quick")
     monkeypatch.setenv("FORGE_DEBUG", "1")
-    result = CliRunner().invoke(main, ["bench", "quick"])
+    result = forge("bench", "quick")
     assert result.exit_code == 1
     assert "unset FORGE_DEBUG" in str(result.exception)
 
@@ -437,28 +433,27 @@ def test_an_operator_is_timed_as_its_users_call_it(invoke, monkeypatch, backend,
     assert seen == {(told is None, told)}
 
 
-def test_the_record_on_standard_output_is_json_alone(invoke, tmp_path, monkeypatch):
+def test_the_record_on_standard_output_is_json_alone(forge, invoke, tmp_path, monkeypatch):
     invoke("quick")
-    result = CliRunner().invoke(main, ["bench", "run", "quick", "--json", "-", "--out", str(tmp_path / "out")])
+    result = forge("bench", "run", "quick", "--json", "-", "--out", tmp_path / "out")
     assert json.loads(result.stdout)["suite"] == "quick"
     assert "bandwidth" in result.stderr
     assert sorted(path.suffix for path in (tmp_path / "out").iterdir()) == [".json", ".md"]
 
 
-def test_declaring_benchmarks_imports_no_cutlass_and_touches_no_gpu():
-    code = (
+def test_declaring_benchmarks_imports_no_cutlass_and_touches_no_gpu(python):
+    python(
+        "-c",
         "import sys, torch\n"
         "from forge_core.bench import plan, schema\n"
         "assert [schema.load_suites(bench) for bench in plan.discover()]\n"
-        "assert 'cutlass' not in sys.modules and not torch.cuda.is_initialized()\n"
+        "assert 'cutlass' not in sys.modules and not torch.cuda.is_initialized()\n",
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
-def test_list_names_suites_operators_variants_and_peers(invoke):
+def test_list_names_suites_operators_variants_and_peers(forge, invoke):
     invoke("quick")
-    output = CliRunner().invoke(main, ["bench", "list"]).output
+    output = forge("bench", "list").output
     assert "suite     quick        Two cases on the CPU." in output
     assert "operator  swap         variants: naive, wide; peers: eager" in output
 
@@ -620,11 +615,11 @@ def test_a_first_call_in_a_process_of_its_own():
         cold.start({**asked, "layout": "odd"}, {})
 
 
-def test_a_suite_is_spread_over_devices(tmp_path):
+def test_a_suite_is_spread_over_devices(forge, tmp_path):
     """Two processes on the CPU stand for two GPUs; the packages are the real ones, for a process has no stand-ins."""
     path = tmp_path / "record.json"
     arguments = ["smoke", "--package", "week0", "--operator", "copy", "--dtype", "int8", "--devices", "cpu,cpu"]
-    result = CliRunner().invoke(main, ["bench", *arguments, "--backend", "ref", "--json", str(path)])
+    result = forge("bench", *arguments, "--backend", "ref", "--json", path)
     assert result.exit_code == 0, result.output
     record = load(path)
     assert [case.name for case in record.cases] == ["copy 1024x1024 int8", "copy 1000003 int8"]

@@ -6,20 +6,15 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
 from forge_core.bench import Peer, plan, sweep
 from forge_core.bench.records import load
-from forge_core.cli import BAD_USAGE, REGRESSION, main
+from forge_core.cli import BAD_USAGE, REGRESSION
 from forge_core.errors import BenchmarkError
 
 week2 = pytest.importorskip("forge_week2_softmax.bench")
 SOFTMAX = week2.BENCH.by_name["softmax"]
 SMALL = ("--device", "cpu", "--most-bytes", "50000")
-
-
-def run(*words):
-    return CliRunner().invoke(main, ["bench", "sweep", *map(str, words)])
 
 
 def test_a_seed_draws_the_same_cases_and_another_one_others():
@@ -43,17 +38,17 @@ def test_peers_that_autotune_are_beside_the_first_cases_alone():
     assert isinstance(planned[0], plan.PlannedCase)
 
 
-def test_a_sweep_that_was_ended_is_continued_by_the_same_command(tmp_path):
+def test_a_sweep_that_was_ended_is_continued_by_the_same_command(forge, tmp_path):
     path = tmp_path / "sweep.json"
-    command = ("softmax", "--cases", "4", "--seed", "3", *SMALL, "--json", path)
-    ended = run(*command, "--limit", "0")
+    command = ("bench", "sweep", "softmax", "--cases", "4", "--seed", "3", *SMALL, "--json", path)
+    ended = forge(*command, "--limit", "0")
     assert ended.exit_code == 1
     assert "3 cases are left" in ended.output
     first = load(path)
     assert first.interrupted
     assert [len(first.cases), len(first.not_run)] == [1, 3]
 
-    done = run(*command)
+    done = forge(*command)
     assert done.exit_code == 0, done.output
     whole = load(path)
     assert not whole.interrupted
@@ -61,7 +56,7 @@ def test_a_sweep_that_was_ended_is_continued_by_the_same_command(tmp_path):
     assert [case.name for case in whole.cases] == names
     assert whole.cases[0] == first.cases[0]
     # Nothing is left: the record is shown again.
-    again = run(*command)
+    again = forge(*command)
     assert (again.exit_code, load(path)) == (0, whole)
 
     by_class, slowest = sweep.tables(whole)
@@ -71,10 +66,10 @@ def test_a_sweep_that_was_ended_is_continued_by_the_same_command(tmp_path):
     assert len(ratios) == 4
     assert all(row[slowest.head.index("Best peer")] == "eager" for row in slowest.rows)
 
-    refused = run(*command, "--gate", "1000")
+    refused = forge(*command, "--gate", "1000")
     assert refused.exit_code == REGRESSION
     assert "below the gate of 1000" in refused.output
-    assert run(*command, "--gate", "0").exit_code == 0
+    assert forge(*command, "--gate", "0").exit_code == 0
 
     with pytest.raises(BenchmarkError, match="expected the same seed, 4, got 3"):
         sweep.continued(msgspec.structs.replace(whole, seed=4), whole)
@@ -98,9 +93,9 @@ def test_a_case_is_of_the_first_class_that_applies(shape, layout, size, expected
     assert next(name for name, applies in sweep.CLASSES.items() if applies(case, size)) == expected
 
 
-def test_an_unknown_operator_or_dtype_is_bad_usage():
+def test_an_unknown_operator_or_dtype_is_bad_usage(forge):
     for words, told in ((("softmaxx",), "Did you mean softmax"), (("softmax", "--dtype", "float12"), "float12")):
-        done = run(*words, *SMALL)
+        done = forge("bench", "sweep", *words, *SMALL)
         assert done.exit_code == BAD_USAGE
         assert told in done.output
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import sys
 import threading
 from dataclasses import dataclass
 
@@ -14,8 +13,6 @@ from forge_core import toolchain as toolchains
 from forge_core.cache import CompileCached, Compiled, KernelKey, Traceable, compile_cached, compile_lock
 from forge_core.errors import CompileError, UnsupportedError
 from forge_core.settings import use_settings
-
-needs_dsl = pytest.mark.skipif(sys.platform != "linux", reason="the CuTe DSL needs Linux")
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,7 @@ def test_without_the_dsl_the_error_says_how_to_get_it(monkeypatch):
 # ------------------------------------------------------------------------------------------------- the real compiler
 
 
-@needs_dsl
+@pytest.mark.usefixtures("dsl")
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
 def test_a_kernel_is_compiled_for_what_was_asked(arch, caplog):
     from forge_core.env_check.kernel import AddOneConfig, build
@@ -120,7 +117,7 @@ def test_a_kernel_is_compiled_for_what_was_asked(arch, caplog):
     assert f"[{arch}]" in caplog.text
 
 
-@needs_dsl
+@pytest.mark.usefixtures("dsl")
 def test_what_the_config_says_is_in_the_code():
     from forge_core.env_check.kernel import AddOneConfig, build
 
@@ -129,7 +126,7 @@ def test_what_the_config_says_is_in_the_code():
     assert ".reqntid 256" in ptx[256].replace(", 1, 1", "")
 
 
-@needs_dsl
+@pytest.mark.usefixtures("dsl")
 def test_debug_compiles_line_information():
     from forge_core.env_check.kernel import AddOneConfig, build
 
@@ -141,7 +138,7 @@ def test_debug_compiles_line_information():
     assert ".loc" not in plain
 
 
-@needs_dsl
+@pytest.mark.usefixtures("dsl")
 def test_a_kernel_that_does_not_compile_is_a_compile_error():
     @compile_cached
     def build(config):

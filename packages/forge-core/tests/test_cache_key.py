@@ -180,7 +180,7 @@ def test_an_object_made_for_a_lower_level_is_looked_for_and_never_one_for_a_high
 # ---------------------------------------------------------------------------------------------------- the toolchain
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the CuTe DSL needs Linux")
+@pytest.mark.usefixtures("dsl")
 def test_the_toolchain_is_what_importlib_finds():
     told = {}
     for found in importlib.metadata.distributions():

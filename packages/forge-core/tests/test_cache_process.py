@@ -12,15 +12,12 @@ import os
 import shlex
 import shutil
 import stat
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from forge_core import cli
 from forge_core.cache import bundle, parallel
 from forge_core.cache import compile as compiling
 from forge_core.cache.key import canonical, tag
@@ -35,11 +32,11 @@ ARCH = "sm_90a"
 
 
 @pytest.fixture
-def forge():
-    """Calls the command; gives what it printed, or its JSON."""
+def cache(forge):
+    """Runs ``forge-cute cache``; gives what it printed, or its JSON."""
 
     def call(*args, status=0):
-        result = CliRunner().invoke(cli.main, ["cache", *args])
+        result = forge("cache", *args)
         assert result.exit_code == status, result.output + repr(result.exception)
         return json.loads(result.stdout) if "--json" in args and status < 2 else result.output
 
@@ -137,7 +134,7 @@ def test_a_linker_that_fails_is_told(real_project, monkeypatch, caplog):
 # ------------------------------------------------------------------------------------------------------ FORGE_JIT=0
 
 
-def test_with_compiling_switched_off_a_missing_kernel_names_key_and_command(project, forge):
+def test_with_compiling_switched_off_a_missing_kernel_names_key_and_command(project, cache):
     config = project.config(32)
     with use_settings(jit=False), pytest.raises(MissingKernelError, match="FORGE_JIT=0 disables compilation") as caught:
         project.build(config, arch=ARCH)
@@ -148,7 +145,7 @@ def test_with_compiling_switched_off_a_missing_kernel_names_key_and_command(proj
     # The command is taken at its word.
     words = shlex.split(caught.value.command)
     assert words[:3] == ["forge-cute", "cache", "warm"]
-    told = forge(*words[2:], "--json")
+    told = cache(*words[2:], "--json")
     assert (told["kernels"], told["compiled"], told["failed"]) == (1, 1, [])
     with use_settings(jit=False):
         assert project.build.get(config, arch=ARCH).origin == "cache"
@@ -196,18 +193,13 @@ print(len(made), len(asked))
 """
 
 
-def test_a_compiler_that_is_told_an_architecture_looks_for_no_gpu(tmp_path):
-    pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
-    printed, program = [], tmp_path / "program.py"
+def test_a_compiler_that_is_told_an_architecture_looks_for_no_gpu(python, dsl, tmp_path, monkeypatch):
+    program = tmp_path / "program.py"
     program.write_text(WITHOUT_A_DRIVER)
-    for told in ({}, {"CUTE_DSL_ARCH": "sm_100a"}):
-        environment = {name: value for name, value in os.environ.items() if name != "CUTE_DSL_ARCH"}
-        environment |= {"CUDA_VISIBLE_DEVICES": "", **told}
-        command = [sys.executable, str(program)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        printed.append(done.stdout)
-    assert printed == ["2 1\n", "2 0\n"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("CUTE_DSL_ARCH", raising=False)
+    assert python(program) == "2 1\n"
+    assert python(program, CUTE_DSL_ARCH="sm_100a") == "2 0\n"
 
 
 def test_several_workers_import_once_and_fork(project):
@@ -430,11 +422,11 @@ def test_what_is_named_and_is_no_bundle_is_an_error(project, shipped, spoil, mes
         project.build.get(project.config(16), arch=ARCH)
 
 
-def test_a_bundle_holds_kernels_and_nothing_of_the_compiler(real_project, forge):
+def test_a_bundle_holds_kernels_and_nothing_of_the_compiler(real_project, cache):
     out = real_project.base / "out"
     command = ["build", "--out", str(out), "--kernel", real_project.path, "--config"]
     command += [canonical(tag(real_project.config())), "--arch", ARCH, "--arch", "sm_100a", "-j", "1"]
-    assert "use it with FORGE_BUNDLES=" in forge(*command)
+    assert "use it with FORGE_BUNDLES=" in cache(*command)
     told = json.loads((out / "bundle.json").read_text())
     assert (told["kernels"], told["archs"]) == (2, ["sm_100a", "sm_90a"])
     files = [path for path in out.rglob("*") if path.is_file()]
@@ -448,11 +440,11 @@ def test_a_bundle_holds_kernels_and_nothing_of_the_compiler(real_project, forge)
         digest = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).rstrip(b"=").decode()
         assert digest not in hashes
         assert path.stat().st_size < 100_000 and b"!<arch>" not in path.read_bytes()
-    assert forge("verify", "--bundle", str(out), "--json")["sound"] == 2
-    assert len(forge("ls", "--bundle", str(out), "--json")) == 2
+    assert cache("verify", "--bundle", str(out), "--json")["sound"] == 2
+    assert len(cache("ls", "--bundle", str(out), "--json")) == 2
     # Another folder's content is not overwritten.
     command[2] = str(real_project.root)
-    assert "is not empty: expected a bundle" in forge(*command, status=1)
+    assert "is not empty: expected a bundle" in cache(*command, status=1)
 
 
 # ------------------------------------------------------------------------------------------------------ the command
@@ -465,49 +457,49 @@ def filled(project):
     return project
 
 
-def test_ls_lists_and_selects(filled, forge):
-    text = forge("ls")
+def test_ls_lists_and_selects(filled, cache):
+    text = cache("ls")
     assert "3 kernels" in text and "Config(tile=32)" in text and str(filled.store.root) in text
-    found = forge("ls", "--json")
+    found = cache("ls", "--json")
     assert {one["config"] for one in found} == {f"Config(tile={tile})" for tile in (16, 32, 64)}
     assert all(len(one["digest"]) == 64 and one["bytes"] == 5000 and one["compile_s"] == 0.5 for one in found)
-    assert [one["config"] for one in forge("ls", "--arch", "sm_100a", "--json")] == ["Config(tile=64)"]
-    assert forge("ls", "--kernel", "nothing", "--json") == []
+    assert [one["config"] for one in cache("ls", "--arch", "sm_100a", "--json")] == ["Config(tile=64)"]
+    assert cache("ls", "--kernel", "nothing", "--json") == []
 
 
-def test_info_shows_all_of_one(filled, forge):
+def test_info_shows_all_of_one(filled, cache):
     key = filled.build.key(filled.config(), arch=ARCH)
-    told = forge("info", key.digest[:10], "--json")
+    told = cache("info", key.digest[:10], "--json")
     assert told["key"] == key.describe() and told["builder"] == filled.path
-    text = forge("info", key.digest[:10])
+    text = cache("info", key.digest[:10])
     for part in (f"{filled.name}.helper", "nvidia-cutlass-dsl", key.digest, key.options, "toolchain:"):
         assert part in text
-    assert "begins with 'zz', found 0" in forge("info", "zz", status=1)
-    assert "begins with '', found 3" in forge("info", "", status=1)
+    assert "begins with 'zz', found 0" in cache("info", "zz", status=1)
+    assert "begins with '', found 3" in cache("info", "", status=1)
 
 
-def test_stats_count_and_say_where(filled, forge):
-    told = forge("stats", "--json")
+def test_stats_count_and_say_where(filled, cache):
+    told = cache("stats", "--json")
     assert (told["kernels"], told["bytes"], told["compile_s"]) == (3, 15000, 1.5)
     assert told["by_arch"] == {"sm_100a": 1, ARCH: 2} and told["by_kernel"] == {filled.path: 3}
     assert told["on"] and told["folder"] == str(filled.store.root)
-    text = forge("stats")
+    text = cache("stats")
     assert "3 kernels, 15.0 kB of 2.1 GB" in text and "1.5 s of compiling saved" in text
 
 
-def test_verify_finds_damage_and_touches_nothing(filled, forge):
-    assert forge("verify", "--json") == {"sound": 3, "damaged": []}
+def test_verify_finds_damage_and_touches_nothing(filled, cache):
+    assert cache("verify", "--json") == {"sound": 3, "damaged": []}
     folder = filled.store.root / ARCH / filled.build.key(filled.config(), arch=ARCH).digest
     os.truncate(folder / "kernel.so", 7)
-    told = forge("verify", "--json", status=1)
+    told = cache("verify", "--json", status=1)
     assert told["sound"] == 2 and told["damaged"][0]["folder"] == str(folder)
     assert "7 bytes instead of 5000" in told["damaged"][0]["damage"]
-    assert "2 sound, 1 damaged" in forge("verify", status=1)
+    assert "2 sound, 1 damaged" in cache("verify", status=1)
     (folder / "kernel.json").write_text("")
-    assert "is not of this kernel" in forge("verify", status=1)
+    assert "is not of this kernel" in cache("verify", status=1)
 
 
-def test_prune_removes_what_is_of_no_use(filled, forge):
+def test_prune_removes_what_is_of_no_use(filled, cache):
     store = filled.store
     entries = {found.key.config: found for found in store.entries()}
     old = next(found for config, found in entries.items() if "32]" in config)
@@ -515,93 +507,93 @@ def test_prune_removes_what_is_of_no_use(filled, forge):
     (store.root / "work" / "left").mkdir(parents=True)
     os.utime(store.root / "work" / "left", (1, 1))
     (store.root / "work" / "being written").mkdir()
-    assert forge("prune", "--json") == {
+    assert cache("prune", "--json") == {
         "leftovers": [str(store.root / "work" / "left")],
         "damaged": [],
         "stale": [],
         "old": [],
         "over the limit": [],
     }
-    assert forge("prune", "--older-than", "30", "--json")["old"] == [str(old.folder)]
-    assert forge("prune", "--stale", "--json")["stale"] == []
+    assert cache("prune", "--older-than", "30", "--json")["old"] == [str(old.folder)]
+    assert cache("prune", "--stale", "--json")["stale"] == []
     (filled.root / "helper.py").write_text("SCALE = 4\n")
-    assert len(forge("prune", "--stale", "--json")["stale"]) == 2
+    assert len(cache("prune", "--stale", "--json")["stale"]) == 2
     assert not list(store.entries())
-    assert "removed: nothing" in forge("prune")
+    assert "removed: nothing" in cache("prune")
     assert (store.root / "work" / "being written").is_dir()
 
 
-def test_prune_knows_other_toolchains_and_limits(filled, forge, monkeypatch):
-    assert len(forge("prune", "--max-bytes", "9K", "--json")["over the limit"]) == 2
+def test_prune_knows_other_toolchains_and_limits(filled, cache, monkeypatch):
+    assert len(cache("prune", "--max-bytes", "9K", "--json")["over the limit"]) == 2
     monkeypatch.setattr("forge_core.cache.store.toolchain", lambda: (("nvidia-cutlass-dsl", "99"),))
     assert len(filled.store.prune(stale=True)["stale"]) == 1
-    assert "expected a number of bytes such as 500M" in forge("prune", "--max-bytes", "much", status=3)
+    assert "expected a number of bytes such as 500M" in cache("prune", "--max-bytes", "much", status=3)
 
 
-def test_clear_removes_all_or_one_arch(filled, forge):
-    assert forge("clear", "--arch", "b200", "--json")["removed"] == 1
+def test_clear_removes_all_or_one_arch(filled, cache):
+    assert cache("clear", "--arch", "b200", "--json")["removed"] == 1
     assert len(list(filled.store.entries())) == 2
-    assert "removed 2 kernels" in forge("clear")
+    assert "removed 2 kernels" in cache("clear")
     assert not list(filled.store.entries())
 
 
-def test_an_empty_cache_is_no_error(project, forge):
-    assert forge("ls", "--json") == []
-    assert forge("stats", "--json")["kernels"] == 0
-    assert forge("verify", "--json") == {"sound": 0, "damaged": []}
-    assert forge("clear", "--json")["removed"] == 0
-    assert not any(forge("prune", "--json").values())
+def test_an_empty_cache_is_no_error(project, cache):
+    assert cache("ls", "--json") == []
+    assert cache("stats", "--json")["kernels"] == 0
+    assert cache("verify", "--json") == {"sound": 0, "damaged": []}
+    assert cache("clear", "--json")["removed"] == 0
+    assert not any(cache("prune", "--json").values())
     assert not project.cache.exists()
 
 
-def test_wrong_usage_is_told(project, forge, monkeypatch):
+def test_wrong_usage_is_told(project, cache, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert "no GPU tells the architecture" in forge("warm", status=3)
-    assert "--kernel and --config go together" in forge("warm", "--arch", ARCH, "--kernel", "x:y", status=3)
-    assert "--config: " in forge("warm", "--arch", ARCH, "--kernel", "x:y", "--config", '["float", 1]', status=3)
+    assert "no GPU tells the architecture" in cache("warm", status=3)
+    assert "--kernel and --config go together" in cache("warm", "--arch", ARCH, "--kernel", "x:y", status=3)
+    assert "--config: " in cache("warm", "--arch", ARCH, "--kernel", "x:y", "--config", '["float", 1]', status=3)
     monkeypatch.setenv("FORGE_CACHE", "0")
-    assert "nothing to warm" in forge("warm", "--arch", ARCH, status=1)
+    assert "nothing to warm" in cache("warm", "--arch", ARCH, status=1)
     project.store.root.mkdir(parents=True)
     project.store.root.chmod(0o777)
-    assert "can be written by other users" in forge("ls", status=1)
+    assert "can be written by other users" in cache("ls", status=1)
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_before_anything_is_compiled(project, forge, monkeypatch):
+def test_a_folder_that_cannot_be_written_to_is_told_before_anything_is_compiled(project, cache, monkeypatch):
     config = canonical(tag(project.config()))
     words = ["--arch", ARCH, "--kernel", project.path, "--config", config]
     file = project.base / "file"
     file.write_text("")
     monkeypatch.setenv("FORGE_CACHE_DIR", str(file / "cache"))
-    told = forge("warm", *words, status=1)
+    told = cache("warm", *words, status=1)
     assert "nothing can be written there (File exists). Choose another folder by FORGE_CACHE_DIR" in told
-    assert "by --out" in forge("build", "--out", str(file / "bundle"), *words, status=1)
+    assert "by --out" in cache("build", "--out", str(file / "bundle"), *words, status=1)
     assert project.did("compiled") == 0
 
 
-def test_kernels_that_cannot_be_removed_are_told(filled, forge, monkeypatch):
+def test_kernels_that_cannot_be_removed_are_told(filled, cache, monkeypatch):
     def refused(**where):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr("forge_core.cache.files.tempfile.TemporaryFile", refused)
     for command in ("clear", "prune"):
-        assert "nothing can be written there (Permission denied)" in forge(command, status=1)
+        assert "nothing can be written there (Permission denied)" in cache(command, status=1)
     assert len(list(filled.store.entries())) == 3
 
 
-def test_a_kernel_is_built_for_a_gpu_by_its_name(project, forge):
+def test_a_kernel_is_built_for_a_gpu_by_its_name(project, cache):
     out = project.base / "out"
     command = ["build", "--out", str(out), "--kernel", project.path, "--config", canonical(tag(project.config()))]
-    forge(*command, "--arch", "H100", "--arch", "H200", "--arch", "rtx 4090", "-j", "1")
+    cache(*command, "--arch", "H100", "--arch", "H200", "--arch", "rtx 4090", "-j", "1")
     assert json.loads((out / "bundle.json").read_text())["archs"] == ["sm_89", "sm_90a"]
-    assert [one["arch"] for one in forge("ls", "--bundle", str(out), "--arch", "h200", "--json")] == ["sm_90a"]
+    assert [one["arch"] for one in cache("ls", "--bundle", str(out), "--arch", "h200", "--json")] == ["sm_90a"]
 
 
-def test_a_failed_kernel_is_exit_status_1_and_named(project, forge):
+def test_a_failed_kernel_is_exit_status_1_and_named(project, cache):
     config = canonical(tag(project.config(13)))
     command = ["warm", "--arch", ARCH, "--kernel", project.path, "--config", config, "-j", "1"]
-    text = forge(*command, status=1)
+    text = cache(*command, status=1)
     assert "failed: " in text and project.path in text and "the worker ended: exit status 3" in text
-    text = forge("build", *command[1:], "--out", str(project.base / "out"), status=1)
+    text = cache("build", *command[1:], "--out", str(project.base / "out"), status=1)
     assert "the worker ended: exit status 3" in text and "so there is no bundle" in text
 
 

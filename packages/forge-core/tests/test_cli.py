@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 import forge_core
 from forge_core import cli
@@ -20,12 +19,6 @@ from forge_core.errors import BenchmarkError, UnsupportedError
 from forge_core.settings import VARIABLES, Settings
 
 pytestmark = pytest.mark.usefixtures("no_variables")
-
-
-@pytest.fixture
-def forge():
-    """Calls the command."""
-    return lambda *args, **env: CliRunner().invoke(cli.main, args, env=env)
 
 
 @pytest.fixture
@@ -46,9 +39,9 @@ def test_version(forge):
     assert result.output == f"forge-cute, version {forge_core.__version__}\n"
 
 
-def test_help_lists_every_command_without_importing_the_lazy_ones(monkeypatch):
+def test_help_lists_every_command_without_importing_the_lazy_ones(forge, monkeypatch):
     monkeypatch.setattr(cli.importlib, "import_module", lambda name: pytest.fail(f"{name} was imported"))
-    result = CliRunner().invoke(cli.main, ["--help"])
+    result = forge("--help")
     assert result.exit_code == 0
     for name in ("bench", "cache", "doctor", "settings"):
         assert re.search(rf"^  {name} +\w", result.output, re.MULTILINE)
@@ -242,8 +235,5 @@ def test_doctor_exits_with_its_verdict(forge, monkeypatch, broken):
     assert ("torch is not installed" in text.output) is broken
 
 
-def test_the_module_is_a_program_too():
-    done = subprocess.run(
-        [sys.executable, "-m", "forge_core.cli", "--version"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, f"forge-cute, version {forge_core.__version__}\n")
+def test_the_module_is_a_program_too(python):
+    assert python("-m", "forge_core.cli", "--version") == f"forge-cute, version {forge_core.__version__}\n"

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import random
 import re
-import subprocess
 from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
 from forge_core.bench import processes
 from forge_core.bench.compare import commit_message, compare, comparison_markdown, percent, time_text
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Run, load, pool, union
-from forge_core.cli import main
 from forge_core.errors import BenchmarkError
 
 SHAPES = (1024, 2048, 4096)
@@ -204,13 +201,11 @@ def test_texts_for_a_pull_request_and_a_commit():
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(forge, tmp_path):
     def run(old, new, *options):
         for name, made in (("old", old), ("new", new)):
             (tmp_path / f"{name}.json").write_text(made.dumps())
-        result = CliRunner().invoke(
-            main, ["bench", "compare", str(tmp_path / "old.json"), str(tmp_path / "new.json"), *options]
-        )
+        result = forge("bench", "compare", tmp_path / "old.json", tmp_path / "new.json", *options)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result.exit_code, " ".join(result.output.split())
 
@@ -291,14 +286,8 @@ def test_a_record_of_version_1_is_compared(run, tmp_path):
 # ------------------------------------------------------------------------------------- the old sources and the new ones
 
 
-def git(folder, *arguments):
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
-    done = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
 @pytest.fixture
-def two_sources(tmp_path, monkeypatch):
+def two_sources(git, tmp_path, monkeypatch):
     """A checkout whose commit before this one is the old sources; returns its folder and that commit."""
     root = tmp_path / "repo"
     source = root / "packages" / "week0" / "src"

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 
 from forge_core import dtypes
-
-needs_dsl = pytest.mark.skipif(sys.platform != "linux", reason="the CuTe DSL needs Linux")
 
 
 def test_movable_is_every_dtype_of_whole_bytes():
@@ -41,7 +37,7 @@ def test_short_names_are_unique():
     assert dtypes.short_name(torch.int8) == "int8"
 
 
-@needs_dsl
+@pytest.mark.usefixtures("dsl")
 @pytest.mark.parametrize("dtype", sorted(dtypes.CUTE_NAMES, key=str))
 def test_the_dsl_has_every_named_type_in_the_right_width(dtype):
     # The DSL's boolean is one bit of arithmetic; in memory it takes the byte that torch gives it.

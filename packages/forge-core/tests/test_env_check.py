@@ -408,7 +408,7 @@ def run_module(*args, **variables):
     )
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the CuTe DSL needs Linux")
+@pytest.mark.usefixtures("dsl")
 def test_the_check_of_this_machine_compiles_a_kernel(tmp_path):
     done = run_module("forge_core.env_check", "--json", FORGE_ARCH="sm_100a", FORGE_CACHE_DIR=str(tmp_path))
     answer = json.loads(done.stdout)
@@ -424,11 +424,9 @@ def test_the_check_of_this_machine_compiles_a_kernel(tmp_path):
     assert answer["healthy"], answer["findings"]
 
 
-def test_the_check_outlives_a_child_that_dies(tmp_path, monkeypatch):
-    fake = tmp_path / "python"
-    fake.write_text("#!/bin/sh\necho 'Fatal: all is lost' >&2\nkill -SEGV $$\n")
-    fake.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(fake))
+def test_the_check_outlives_a_child_that_dies(script, monkeypatch):
+    dies = script("python", "echo 'Fatal: all is lost' >&2\nkill -SEGV $$")
+    monkeypatch.setattr(sys, "executable", str(dies))
     run = probe.run_in_child("sm_90a", None)
     assert run == KernelRun("sm_90a", None, None, "signal 11: Fatal: all is lost")
 
@@ -449,11 +447,9 @@ def test_the_check_answers_where_torch_cannot_be_imported():
     assert "cannot be imported" in found[0]["message"]
 
 
-def test_a_tool_is_found_in_the_toolkit_that_is_not_on_the_path(tmp_path, monkeypatch):
-    tool = tmp_path / "cuda" / "bin" / "ncu"
-    tool.parent.mkdir(parents=True)
-    tool.write_text("#!/bin/sh\n")
-    tool.chmod(0o755)
+def test_a_tool_is_found_in_the_toolkit_that_is_not_on_the_path(script, tmp_path, monkeypatch):
+    (tmp_path / "cuda" / "bin").mkdir(parents=True)
+    tool = script("cuda/bin/ncu", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "elsewhere"))
     monkeypatch.delenv("CUDA_PATH", raising=False)

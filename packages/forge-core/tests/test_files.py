@@ -6,8 +6,6 @@ import gzip
 import lzma
 import os
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -89,12 +87,11 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path):
     assert stat.S_ISFIFO(path.stat().st_mode)
 
 
-def test_standard_output_is_written_to_by_its_name():
+def test_standard_output_is_written_to_by_its_name(python):
     code = (
         "from pathlib import Path; from forge_core.files import write_atomically as w; w(Path('/dev/stdout'), 'record')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "record"
+    assert python("-c", code) == "record"
 
 
 def test_a_file_in_a_folder_that_takes_no_other_is_written_to(tmp_path, monkeypatch):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -256,15 +255,7 @@ def test_a_numbered_launch_has_a_workspace() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_the_child_of_a_fork_has_numbers_of_its_own() -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-W", "ignore", "-c"),
-            "import os; from forge_core.op import table; c = os.fork(); c and os.wait(); print(next(table._numbers))",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    first, second = sorted(map(int, done.stdout.split()))
+def test_the_child_of_a_fork_has_numbers_of_its_own(python: Callable[..., str]) -> None:
+    code = "import os; from forge_core.op import table; c = os.fork(); c and os.wait(); print(next(table._numbers))"
+    first, second = sorted(map(int, python("-W", "ignore", "-c", code).split()))
     assert second - first > 1

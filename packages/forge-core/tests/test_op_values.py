@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import subprocess
 import sys
 import types
 from typing import Any, NamedTuple
@@ -129,11 +128,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_workers_get_the_operators_of_their_own_process(tmp_path) -> None:
+def test_workers_get_the_operators_of_their_own_process(python, tmp_path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    command = [sys.executable, "-W", "ignore", str(tmp_path / "program.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert python("-W", "ignore", tmp_path / "program.py") == "done\n"
 
 
 @cases

@@ -91,18 +91,15 @@ def test_files(tmp_path, monkeypatch):
         read_profile(report)
 
 
-def test_a_report_is_exported_by_ncu(tmp_path, monkeypatch):
+def test_a_report_is_exported_by_ncu(script, tmp_path, monkeypatch):
     report = tmp_path / "d.ncu-rep"
     report.write_text("binary")
     (tmp_path / "table").write_text(WIDE)
-    tool = tmp_path / "ncu"
-    tool.write_text(
-        f'#!/bin/sh\n[ "$1 $3 $4 $5" = "--import --page raw --csv" ] || exit 7\nexec /bin/cat {tmp_path}/table\n'
-    )
-    tool.chmod(0o755)
+    right = '[ "$1 $3 $4 $5" = "--import --page raw --csv" ] || exit 7'
+    tool = script("ncu", f"{right}\nexec /bin/cat {tmp_path}/table")
     monkeypatch.setattr(ncu, "find_tool", lambda name: str(tool))
     assert [p.name for p in read_profile(report)] == ["first_0", "second_1"]
-    tool.write_text("#!/bin/sh\necho '==ERROR== unsupported file' >&2; exit 1\n")
+    script("ncu", "echo '==ERROR== unsupported file' >&2; exit 1")
     with pytest.raises(ProfileError, match="exit status 1: ==ERROR== unsupported file"):
         read_profile(report)
 

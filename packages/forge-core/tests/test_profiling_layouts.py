@@ -7,9 +7,7 @@ import json
 import xml.etree.ElementTree as ET
 
 import pytest
-from click.testing import CliRunner
 
-from forge_core.cli import main
 from forge_core.commands import layout
 from forge_core.profiling.layouts import (
     MOST_ROWS,
@@ -180,14 +178,18 @@ def test_a_long_tile_is_cut_and_says_so():
 # ----------------------------------------------------------------------------------------------------------- command
 
 
-def run(*words):
-    result = CliRunner().invoke(main, ["layout", *words])
-    return result.exit_code, result.output
+@pytest.fixture
+def run(forge):
+    def run(*words):
+        result = forge("layout", *words)
+        return result.exit_code, result.output
+
+    return run
 
 
-def test_the_command_draws_and_counts(tmp_path):
+def test_the_command_draws_and_counts(run, tmp_path):
     out = tmp_path / "copy.svg"
-    status, text = run("copy", "--threads", "16x8", "--values", "1x8", "--dtype", "bfloat16", "--out", str(out))
+    status, text = run("copy", "--threads", "16x8", "--values", "1x8", "--dtype", "bfloat16", "--out", out)
     assert status == 0 and "16.00 sectors a request, 100 % of them used, 4.00 lines" in text
     assert ET.fromstring(out.read_text()).tag == f"{SVG}svg"  # noqa: S314 - as above
     status, text = run("swizzle", "--bits", "0", "--json")
@@ -209,12 +211,11 @@ def test_the_command_draws_and_counts(tmp_path):
         ("swizzle", "--width", "3"),
     ],
 )
-def test_bad_usage(words):
+def test_bad_usage(run, words):
     assert run(*words)[0] == 3
 
 
-def test_a_kernels_own_layout():
-    pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
+def test_a_kernels_own_layout(run, dsl):
     case = ("transpose", "--shape", "4096x4096", "--dtype", "float32")
     status, text = run("kernel", *case)
     assert status == 0, text

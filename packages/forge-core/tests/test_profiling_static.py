@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
-import subprocess
-import sys
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from forge_core import device
-from forge_core.cli import main
 from forge_core.commands.find import explained
 from forge_core.device import SPECS, Arch, spec_for
 from forge_core.errors import CompileError, UnsupportedError
@@ -227,13 +222,10 @@ def test_floors_are_bytes_over_the_specified_bandwidth():
 # ------------------------------------------------------------------------------------------------------------ command
 
 
-@pytest.fixture(scope="module")
-def run():
-    pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
-    runner = CliRunner()
-
+@pytest.fixture
+def run(forge, dsl):
     def call(*words):
-        result = runner.invoke(main, list(words), catch_exceptions=True)
+        result = forge(*words)
         return result.exit_code, result.output
 
     return call
@@ -298,10 +290,8 @@ def test_sass_needs_a_disassembler_and_says_which(run, monkeypatch):
     assert status == 1 and "pip install nvidia-cuda-nvdisasm" in text
 
 
-def test_a_disassembler_that_fails_is_an_error(tmp_path, monkeypatch):
-    tool = tmp_path / "nvdisasm"
-    tool.write_text("#!/bin/sh\necho 'nvdisasm fatal: unknown architecture' >&2; exit 3\n")
-    tool.chmod(0o755)
+def test_a_disassembler_that_fails_is_an_error(script, monkeypatch):
+    tool = script("nvdisasm", "echo 'nvdisasm fatal: unknown architecture' >&2; exit 3")
     monkeypatch.setattr(cubin, "find_nvdisasm", lambda: str(tool))
     with pytest.raises(UnsupportedError, match=r"exit status 3.*unknown architecture.*-U nvidia-cuda-nvdisasm"):
         disassemble(b"x")
@@ -400,15 +390,9 @@ print(inspect_explained(found, arch="sm_90a").artefacts.ptx)
 """
 
 
-def test_line_information_on_request_and_never_from_the_cache_of_a_build_without():
-    pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
-    plain = {name: value for name, value in os.environ.items() if name != "CUTE_DSL_LINEINFO"}
-    texts = [
-        subprocess.run(
-            [sys.executable, "-c", LINES], capture_output=True, text=True, check=True, env={**plain, **more}
-        ).stdout
-        for more in ({}, {"CUTE_DSL_LINEINFO": "1"})
-    ]
+def test_line_information_on_request_and_never_from_the_cache_of_a_build_without(python, dsl, monkeypatch):
+    monkeypatch.delenv("CUTE_DSL_LINEINFO", raising=False)
+    texts = [python("-c", LINES, **more) for more in ({}, {"CUTE_DSL_LINEINFO": "1"})]
     (key, ptx), (other_key, with_lines) = (text.split("\n", 1) for text in texts)
     assert ".loc" not in ptx and ".loc" in with_lines
     assert "kernels/naive.py" in with_lines

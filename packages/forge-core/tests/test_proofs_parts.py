@@ -14,9 +14,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 import torch
-from click.testing import CliRunner
 
-from forge_core import cli
 from forge_core.device import SPECS
 from forge_core.errors import UnsupportedError
 from forge_core.op import Plan
@@ -351,10 +349,8 @@ def test_not_sanitized(n): ...
 
 
 @pytest.mark.parametrize("chosen", [None, ("tests/test_x.py::test_x", "tests/test_x.py::test_not_sanitized[1]")])
-def test_each_test_is_in_one_part_of_a_sanitizer(tmp_path, monkeypatch, chosen):
-    sanitizer = tmp_path / "sanitizer"
-    sanitizer.write_text('#!/bin/sh\nshift 8\n"$@"\nstatus=$?\necho "ERROR SUMMARY: 0 errors"\nexit $status\n')
-    sanitizer.chmod(0o755)
+def test_each_test_is_in_one_part_of_a_sanitizer(script, tmp_path, monkeypatch, chosen):
+    sanitizer = script("sanitizer", 'shift 8\n"$@"\nstatus=$?\necho "ERROR SUMMARY: 0 errors"\nexit $status')
     monkeypatch.setattr(executing, "find_sanitizer", lambda: str(sanitizer))
     week, parts = suite(tmp_path, SANITIZED), []
     for part in (1, 2):
@@ -563,15 +559,15 @@ def test_a_fingerprint_is_the_same_on_every_machine(weeks, monkeypatch, tmp_path
     )
 
 
-def test_the_command_checks_and_says_what_to_run(tmp_path):
-    result = CliRunner().invoke(cli.main, ["prove", "check", "week1", "--root", str(ROOT), "--records", str(tmp_path)])
+def test_the_command_checks_and_says_what_to_run(forge, tmp_path):
+    result = forge("prove", "check", "week1", "--root", ROOT, "--records", tmp_path)
     assert result.exit_code == 1
     assert "45 kernels: no GPU has a record of proofs" in result.output
     variants = "naive, shared, shuffle, vectorized, stream, column, split, grid, held"
     assert f"    forge_week1::prod: {variants}\n" in result.output
     assert result.output.count("nox -s prove -- week1") == 1
     assert "week2" not in result.output
-    unknown = CliRunner().invoke(cli.main, ["prove", "check", "week9"])
+    unknown = forge("prove", "check", "week9")
     assert unknown.exit_code == 3
     assert "no package 'week9'; packages: week0, week1, week2, week3" in unknown.output
     for name in ("forge_week1_reduce", "forge-week1-reduce", "week1-reduce"):
@@ -596,7 +592,7 @@ def test_findings_of_one_reason_stand_together():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="shows what is said without a GPU")
-def test_the_command_proves_nothing_without_a_gpu():
-    result = CliRunner().invoke(cli.main, ["prove", "run"])
+def test_the_command_proves_nothing_without_a_gpu(forge):
+    result = forge("prove", "run")
     assert result.exit_code == 1
     assert "a proof is made on a GPU, and there is none here" in result.output

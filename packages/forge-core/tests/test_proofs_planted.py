@@ -13,10 +13,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
 from forge_core.bench.environment import Environment
-from forge_core.commands.prove import prove as commands
 from forge_core.device import SPECS
 from forge_core.files import read_unpacked, write_atomically
 from forge_core.proofs import Kernel, Week
@@ -398,7 +396,7 @@ def test_any_changed_line_breaks_a_seal_and_a_file_that_is_no_record_is_an_error
             records_in(proven.records)
 
 
-def test_a_stamp_writes_the_commit_and_refuses_a_changed_proof(tree, monkeypatch):
+def test_a_stamp_writes_the_commit_and_refuses_a_changed_proof(forge, tree, monkeypatch):
     tree.prove(commit="not a checkout", dirty=None)
     assert "names no commit (not a checkout): forge-cute prove stamp" in findings(tree)[PLAIN]
     known = msgspec.structs.replace(HERE, commit="c" * 40)
@@ -408,8 +406,8 @@ def test_a_stamp_writes_the_commit_and_refuses_a_changed_proof(tree, monkeypatch
     record.save(tree.path)
     assert findings(tree) == {}
     rewrite(tree, repeats=99)
-    refused = CliRunner().invoke(commands, ["stamp", str(tree.path)])
-    assert "its seal is broken" in str(refused.exception)
+    refused = forge("prove", "stamp", tree.path)
+    assert "its seal is broken" in refused.output
 
 
 def test_the_record_says_all_and_reads_back(proven):
@@ -428,11 +426,11 @@ def test_the_record_says_all_and_reads_back(proven):
     assert json.loads(read_unpacked(proven.path))["gpu"] == "NVIDIA H200"
 
 
-def test_the_table_names_what_is_proven_and_what_is_not(proven, monkeypatch):
+def test_the_table_names_what_is_proven_and_what_is_not(forge, proven, monkeypatch):
     proven.edit("src/tiny_week/kernels/wide.py", "128", "64")
     monkeypatch.setattr("forge_core.commands.prove.discover", lambda: [proven.week])
     monkeypatch.setattr("forge_core.commands.prove.Evidence", lambda root: proven.evidence)
-    text = CliRunner().invoke(commands, ["table", "--root", str(proven.root)]).output
+    text = forge("prove", "table", "--root", proven.root).output
     assert "| `tiny::double` | plain | NVIDIA H200 | 2026-11-21 |" in text
     assert "| `tiny::double` | wide | not proven |  |" in text
 

@@ -24,9 +24,7 @@ from forge_core.testing.rows_expected import EXPECTED, assert_listed_as_declared
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 H200 = SPECS["H200"]
 PATH = PERSISTENT["persistent"].path
-CAN_COMPILE = pytest.mark.skipif(
-    not importlib.util.find_spec("cutlass"), reason="the CuTe DSL is not installed (it exists for Linux only)"
-)
+CAN_COMPILE = pytest.mark.usefixtures("dsl")
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forge_core.cli import main
 from forge_core.commands import layout
 from forge_core.device import SPECS
 from forge_core.errors import ArgumentError
@@ -110,13 +108,11 @@ def test_neighboring_rows_of_contiguous_memory_have_most_threads(rows):
     assert tiling(config, problem, SPECS["H200"]).threads > 200
 
 
-def test_the_command_draws_a_row_kernel_of_any_package(monkeypatch, tmp_path):
+def test_the_command_draws_a_row_kernel_of_any_package(forge, monkeypatch, tmp_path):
     config, out = configurations(binding(BF16), SPECS["H200"])[0], tmp_path / "row.svg"
     told = Explanation("any::centered", "kernel", "held", config, "", "sm_90a", 0, 0, None)
     monkeypatch.setattr(layout, "explained", lambda **call: told)
-    result = CliRunner().invoke(
-        main, ["layout", "kernel", "c", "--shape", "64x16", "--dtype", "bf16", "--out", str(out)]
-    )
+    result = forge("layout", "kernel", "c", "--shape", "64x16", "--dtype", "bf16", "--out", out)
     assert result.exit_code == 0 and f"{config.kernel_name}: 128 threads, {config.chunks} vectors each" in result.output
     assert "global memory: x, y: 1.00 sectors a request, 100 % of them used" in result.output
     assert out.read_text() == to_svg(layout.kernel_drawing(config, "held"))

@@ -19,9 +19,7 @@ from forge_core.testing.rows_expected import assert_listed_as_declared
 
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 H200 = SPECS["H200"]
-CAN_COMPILE = pytest.mark.skipif(
-    not __import__("importlib").util.find_spec("cutlass"), reason="the CuTe DSL is not installed (Linux only)"
-)
+CAN_COMPILE = pytest.mark.usefixtures("dsl")
 
 MOMENTS = (
     Fold("count"),

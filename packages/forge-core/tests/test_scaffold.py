@@ -11,19 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from forge_core.cli import BAD_USAGE, main
+from forge_core.cli import BAD_USAGE
 from forge_core.errors import ArgumentError
 from forge_core.scaffold import KINDS, TEMPLATE, Names, create
 from forge_core.scaffold.names import SAMPLES
 
 copier = pytest.importorskip("copier", reason="Copier is not installed: forge-cute-core[new]")
 ROOT = Path(__file__).parents[3]
-
-
-def run(*words):
-    return CliRunner().invoke(main, ["new", *map(str, words)])
 
 
 def files_of(folder):
@@ -33,8 +28,8 @@ def files_of(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_comes_out_passes_its_tests(kind, tmp_path):
-    done = run("my-kernels", "--operator", "twist_all", "--kind", kind, "--into", tmp_path)
+def test_what_comes_out_passes_its_tests(forge, kind, tmp_path):
+    done = forge("new", "my-kernels", "--operator", "twist_all", "--kind", kind, "--into", tmp_path)
     assert done.exit_code == 0, done.output
     folder = tmp_path / "my-kernels"
     assert done.output.splitlines()[-1].startswith(f"cd {folder} && pip install -e .")
@@ -54,7 +49,7 @@ def test_what_comes_out_passes_its_tests(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_a_repository_it_is_clean_by_the_repository_s_rules(kind, tmp_path):
+def test_in_a_repository_it_is_clean_by_the_repository_s_rules(forge, kind, tmp_path):
     packages = tmp_path / "packages"
     (packages / "forge-core").mkdir(parents=True)
     (packages / "forge-core" / "pyproject.toml").touch()
@@ -64,7 +59,7 @@ def test_in_a_repository_it_is_clean_by_the_repository_s_rules(kind, tmp_path):
     (tmp_path / "pyproject.toml").write_text(rules.read_text(encoding="utf-8"), encoding="utf-8")
     # A name that sorts before the core's, and an operator whose name is longer than the sample's.
     words = ("week9-norm", "--operator", "an_operator_with_a_long_name", "--kind", kind, "--prefix", "forge-")
-    done = run(*words, "--into", packages)
+    done = forge("new", *words, "--into", packages)
     assert done.exit_code == 0, done.output
     assert done.output.splitlines()[-1] == "nox -s tests -- week9-norm"
     assert (
@@ -105,24 +100,24 @@ def test_the_names_follow_from_the_package_s():
         (("week1-again", "--operator", "twist"), "a suite that no installed package has"),
     ],
 )
-def test_a_name_that_is_none_or_is_taken_is_refused_and_nothing_is_written(words, told, tmp_path):
-    done = run(*words, "--into", tmp_path)
+def test_a_name_that_is_none_or_is_taken_is_refused_and_nothing_is_written(forge, words, told, tmp_path):
+    done = forge("new", *words, "--into", tmp_path)
     assert done.exit_code == 1
     assert told in done.output
     assert "got" in done.output
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_exists_is_left_alone(tmp_path):
+def test_a_folder_that_exists_is_left_alone(forge, tmp_path):
     (tmp_path / "my-kernels").mkdir()
-    done = run("my-kernels", "--operator", "twist", "--into", tmp_path)
+    done = forge("new", "my-kernels", "--operator", "twist", "--into", tmp_path)
     assert done.exit_code == 1
     assert "a folder that does not exist" in done.output
     assert list((tmp_path / "my-kernels").iterdir()) == []
 
 
-def test_an_unknown_kind_is_bad_usage(tmp_path):
-    assert run("my-kernels", "--kind", "matmul", "--into", tmp_path).exit_code == BAD_USAGE
+def test_an_unknown_kind_is_bad_usage(forge, tmp_path):
+    assert forge("new", "my-kernels", "--kind", "matmul", "--into", tmp_path).exit_code == BAD_USAGE
     with pytest.raises(ArgumentError, match="rows or kernel"):
         Names.of("my-kernels", kind="matmul")
 
@@ -147,9 +142,9 @@ def test_an_installation_that_cannot_be_written_to_makes_files_that_can(tmp_path
     assert [path for path in made.rglob("*") if not path.stat().st_mode & stat.S_IWUSR] == []
 
 
-def test_without_copier_the_way_out_is_told(tmp_path, monkeypatch):
+def test_without_copier_the_way_out_is_told(forge, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "copier", None)
-    done = run("my-kernels", "--operator", "twist", "--into", tmp_path)
+    done = forge("new", "my-kernels", "--operator", "twist", "--into", tmp_path)
     assert done.exit_code == 1
     assert "pip install 'forge-cute-core[new]'" in done.output
 
