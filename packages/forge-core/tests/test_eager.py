@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils._python_dispatch import BaseTorchDispatchMode
 
 from forge_core import use_settings
 from forge_core.op import Plan, guard, table
@@ -41,16 +41,6 @@ def kernel(source: int, target: int, count: int, factor: int, stream: int) -> No
     x, y = ((ctypes.c_float * count).from_address(a) for a in (source, target))
     for i in range(count):
         y[i] = x[i] * factor
-
-
-class Listener(TorchDispatchMode):
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
-class Hook(TorchFunctionMode):
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
 
 
 def kernel_with_scratch(source: int, target: int, scratch: int, count: int, factor: int, stream: int) -> None:
@@ -213,9 +203,9 @@ def test_an_out_that_needs_a_gradient_takes_the_dispatcher(path: EagerPath) -> N
 def test_whatever_listens_at_the_dispatcher_is_noticed() -> None:
     assert guard.quiet()
     found = []
-    with Listener():
+    with BaseTorchDispatchMode():
         found.append(guard.quiet())
-    with Hook():
+    with BaseTorchFunctionMode():
         found.append(guard.quiet())
     torch.set_autocast_enabled("cuda", True)  # torch.autocast fails on a machine without a GPU
     found.append(guard.quiet())
@@ -310,8 +300,8 @@ def test_what_a_last_call_has_no_like_in_takes_the_dispatcher(asked: tuple[Eager
 @pytest.mark.parametrize(
     "region",
     [
-        Listener,
-        Hook,
+        BaseTorchDispatchMode,
+        BaseTorchFunctionMode,
         FakeTensorMode,
         forward_ad.dual_level,
         lambda: torch.device("cpu"),
@@ -481,7 +471,7 @@ def test_what_is_not_plain_takes_the_dispatcher_though_its_like_was_seen(of_two:
     negated = torch._neg_view(y)
     for args in ((x, negated), (negated, x), (x, y.to_sparse()), (x, FakeTensorMode().from_tensor(y))):
         assert path.call(args, {}) is NOT_SERVED
-    with Listener():
+    with BaseTorchDispatchMode():
         assert path.call((x, y), {}) is NOT_SERVED
     with use_settings(backend="ref"):
         assert path.call((x, y), {}) is NOT_SERVED

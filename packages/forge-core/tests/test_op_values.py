@@ -223,10 +223,10 @@ def test_a_subclass_an_object_and_a_mode_get_the_operator(case: Case) -> None:
     assert [func for func in called() if func in (op, op.out)] == [op, op, op.out, op.out]
 
 
-def test_the_eager_path_leaves_what_has_a_torch_function_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_eager_path_leaves_what_has_a_torch_function_to_it(
+    pretend_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     launched = []
-    monkeypatch.setattr(eager.guard, "plain_cuda", lambda x: type(x) is torch.Tensor)
-    monkeypatch.setattr(eager.table, "_current_device", lambda: -1)  # that of the tensors below
     two = schema.Schema.parse("ns::f(Tensor x, Tensor y, int n=2, *, str variant='auto') -> Tensor")
     rules = Rules(two, torch.empty_like, torch.neg, print, {})
     launches = LaunchTable(rules)
