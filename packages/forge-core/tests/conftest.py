@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -149,18 +150,17 @@ class Project:
 
     def python(self, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Runs a program in a new process that finds this project and its cache; `Config` and `build` are there."""
-        found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(self.root.parent), *filter(None, sys.path)])}
         start = (
             f"import sys\nfrom forge_core.cache import builder_at\nfrom {self.name}.configs import Config\n"
             f"build = builder_at({self.path!r})\n"
         )
-        return subprocess.run(
-            [sys.executable, "-c", start + program],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**found, **environment},
-        )
+        return self.bare_python(start + program, **environment)
+
+    def bare_python(self, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """The same for a program that imports what it needs."""
+        found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(self.root.parent), *filter(None, sys.path)])}
+        command = [sys.executable, "-c", program.replace("PROJECT", self.name)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env={**found, **environment})
 
     @property
     def path(self) -> str:
@@ -170,6 +170,10 @@ class Project:
     @property
     def store(self) -> Store:
         return Store(self.cache / f"kernels-{FORMAT}")
+
+    def entry(self, config: Any = None, arch: str = "sm_90a") -> Path:
+        """The folder of a kernel in the store."""
+        return self.store.root / arch / self.build.key(config or self.config(), arch=arch).digest
 
     def edit(self, old: str, new: str) -> None:
         """Changes the source of the kernels, before they are imported."""
@@ -283,6 +287,23 @@ def _project(monkeypatch, request, texts) -> Iterator[Project]:
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o700)
     shutil.rmtree(base)
+
+
+@pytest.fixture
+def in_child():
+    """Runs a function in a forked process; gives its exit code."""
+
+    def run(function, *args):
+        child = multiprocessing.get_context("fork").Process(target=function, args=args)
+        child.start()
+        child.join(60)
+        if child.is_alive():
+            child.kill()
+            child.join()
+            pytest.fail("the child hung")
+        return child.exitcode
+
+    return run
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -54,13 +53,7 @@ assert "forge_core" not in sys.modules
 
 def run(project, *programs):
     """A process that imports nothing of Forge before a program does."""
-    done = subprocess.run(
-        [sys.executable, "-c", "".join(programs).replace("PROJECT", project.name)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(project.root.parent), *filter(None, sys.path)])},
-    )
+    done = project.bare_python("".join(programs))
     assert done.returncode == 0, done.stderr
     return done
 
@@ -386,7 +379,7 @@ def _asking(project, *values):
     return thread, answers
 
 
-def test_a_kernel_that_another_process_compiles_does_not_keep_others_waiting(project):
+def test_a_kernel_that_another_process_compiles_does_not_keep_others_waiting(in_child, project):
     key = project.build.key(project.config(16), arch=ARCH)
     held, over = fork.Event(), fork.Event()
     other = fork.Process(target=_hold, args=(project.store, key, held, over))
@@ -400,10 +393,8 @@ def test_a_kernel_that_another_process_compiles_does_not_keep_others_waiting(pro
     assert project.build.compile(project.config(8), arch=ARCH).launch() == 24
     assert time.monotonic() - start < 5
     got = fork.SimpleQueue()
-    child = fork.Process(target=lambda: got.put(project.build.get(project.config(24), arch=ARCH).launch()))
-    child.start()
-    child.join(20)
-    assert child.exitcode == 0 and got.get() == 72
+    assert in_child(lambda: got.put(project.build.get(project.config(24), arch=ARCH).launch())) == 0
+    assert got.get() == 72
     assert waiting.is_alive() and not answers
     over.set()
     waiting.join(30)
@@ -457,11 +448,8 @@ def _die_while_writing(project):
     project.build.get(project.config(), arch=ARCH)
 
 
-def test_what_a_killed_writer_left_counts_and_is_removed_when_it_is_old(project):
-    child = fork.Process(target=_die_while_writing, args=(project,))
-    child.start()
-    child.join(30)
-    assert child.exitcode == -signal.SIGKILL
+def test_what_a_killed_writer_left_counts_and_is_removed_when_it_is_old(in_child, project):
+    assert in_child(_die_while_writing, project) == -signal.SIGKILL
     (left,) = (project.store.root / "work").iterdir()
     assert files.tree_bytes(left) > 5000
     for tile in (16, 32):
@@ -481,7 +469,7 @@ def test_what_a_killed_writer_left_counts_and_is_removed_when_it_is_old(project)
 def _move_out(project, part):
     """Replaces a part of an entry by a link; returns the link and its target."""
     project.build.get(project.config(), arch=ARCH)
-    folder = project.store.root / ARCH / project.build.key(project.config(), arch=ARCH).digest
+    folder = project.entry()
     path = {"architecture": folder.parent, "folder": folder}.get(part, folder / part)
     outside = project.base / "outside" / "inner"
     outside.mkdir(parents=True)

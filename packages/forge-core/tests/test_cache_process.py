@@ -43,6 +43,10 @@ def cache(forge):
     return call
 
 
+def requests(project, *tiles):
+    return [Request(project.path, project.config(tile), ARCH) for tile in tiles]
+
+
 # ------------------------------------------------------------------------------------------------- the real compiler
 
 LOAD = """
@@ -158,15 +162,15 @@ def test_workers_compile_each_kernel_once_and_see_no_gpu(project, monkeypatch):
     seen = "[os.environ[name] for name in ('CUDA_VISIBLE_DEVICES', 'CUTE_DSL_ARCH')]"
     project.edit("return config.edge", f"note('sees ' + repr({seen}))\n    return config.edge")
     project.edit("return config.edge", "print('not an answer')\n    return config.edge")
-    requests = [Request(project.path, project.config(tile), arch) for tile in (16, 32, 16) for arch in (ARCH, "sm_80")]
+    wanted = [Request(project.path, project.config(tile), arch) for tile in (16, 32, 16) for arch in (ARCH, "sm_80")]
     seen = []
-    outcomes = compile_all(requests, project.store, jobs=2, on_done=seen.append)
+    outcomes = compile_all(wanted, project.store, jobs=2, on_done=seen.append)
     assert [(outcome.status, outcome.error) for outcome in outcomes] == [("compiled", "")] * 4
     assert len(seen) == 4 and project.did("compiled") == 4 and project.did("sees ['', 'sm_100a']") == 4
     assert len(list(project.store.entries())) == 4
     assert all(outcome.bytes == 5000 and outcome.seconds == 0.5 for outcome in outcomes)
     monkeypatch.setattr(parallel.subprocess, "Popen", None)  # nothing is started when all is there
-    again = compile_all(requests, project.store)
+    again = compile_all(wanted, project.store)
     assert [outcome.status for outcome in again] == ["present"] * 4
     assert {outcome.digest for outcome in again} == {outcome.digest for outcome in outcomes}
 
@@ -207,8 +211,7 @@ def test_several_workers_import_once_and_fork(project):
         "def build(config):", "note(f'imported {len(os.listdir(\"/proc/self/task\"))}')\n\n\ndef build(config):"
     )
     project.edit("return config.edge", "note(f'by {os.getpid()} of {os.getppid()}')\n    return config.edge")
-    requests = [Request(project.path, project.config(tile), ARCH) for tile in range(20, 28)]
-    outcomes = compile_all(requests, project.store, jobs=4)
+    outcomes = compile_all(requests(project, *range(20, 28)), project.store, jobs=4)
     assert [outcome.status for outcome in outcomes] == ["compiled"] * 8
     assert project.did("imported 1") == 1  # by one thread, so that it may fork
     pairs = {tuple(line.split()[1::2]) for line in project.log.read_text().splitlines() if line.startswith("by ")}
@@ -220,8 +223,7 @@ def test_several_workers_import_once_and_fork(project):
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_a_kernel_that_fails_or_ends_its_worker_does_not_stop_the_others(project, jobs):
     project.edit("return config.edge", "return 1 // (config.tile - 8) and config.edge")
-    requests = [Request(project.path, project.config(tile), ARCH) for tile in (8, 13, 16, 17, 13, 18)]
-    outcomes = compile_all(requests, project.store, jobs=jobs)
+    outcomes = compile_all(requests(project, 8, 13, 16, 17, 13, 18), project.store, jobs=jobs)
     assert [outcome.status for outcome in outcomes] == ["failed", "failed", *["compiled"] * 3]
     assert "ZeroDivisionError" in outcomes[0].error
     assert "the worker ended: exit status 3" in outcomes[1].error
@@ -237,7 +239,7 @@ def test_a_kernel_that_fails_or_ends_its_worker_does_not_stop_the_others(project
 )
 def test_how_a_worker_ended_is_told(project, deed, told):
     project.edit("return config.edge", f"{deed}\n    return config.edge")
-    outcomes = compile_all([Request(project.path, project.config(t), ARCH) for t in (1, 2, 3)], project.store, jobs=2)
+    outcomes = compile_all(requests(project, 1, 2, 3), project.store, jobs=2)
     assert [(outcome.status, outcome.error) for outcome in outcomes] == [("failed", f"the worker ended: {told}")] * 3
 
 
@@ -246,23 +248,23 @@ def test_a_module_that_cannot_be_imported_is_told_for_each_of_its_kernels(projec
         "def build(config):",
         "if 'CUDA' in ''.join(os.environ): raise ImportError('no kernel here')\n\n\ndef build(config):",
     )
-    outcomes = compile_all([Request(project.path, project.config(t), ARCH) for t in (1, 2)], project.store, jobs=2)
+    outcomes = compile_all(requests(project, 1, 2), project.store, jobs=2)
     assert [outcome.error for outcome in outcomes] == ["ImportError: no kernel here"] * 2
 
 
 def test_a_worker_that_takes_too_long_is_ended(project, monkeypatch):
     monkeypatch.setenv("FAKE_SECONDS", "60")
     monkeypatch.setattr(parallel, "TIMEOUT_S", 6.0)
-    outcomes = compile_all([Request(project.path, project.config(t), ARCH) for t in (1, 2)], project.store, jobs=2)
+    outcomes = compile_all(requests(project, 1, 2), project.store, jobs=2)
     assert {outcome.error for outcome in outcomes} == {"the worker ended: signal 14 (it took too long)"}
 
 
 def test_a_module_that_ends_whoever_imports_it_fails_alone(project):
     bad = project.root / "bad.py"
     bad.write_text("from PROJECT.kernels import build\n\nraise SystemExit(7)\n".replace("PROJECT", project.name))
-    requests = [Request(project.path, project.config(tile), ARCH) for tile in (1, 2, 3, 4)]
-    requests.insert(1, Request(f"{project.name}.bad:build", project.config(5), ARCH))
-    outcomes = compile_all(requests, project.store, jobs=2)
+    good = requests(project, 1, 2, 3, 4)
+    wanted = [good[0], Request(f"{project.name}.bad:build", project.config(5), ARCH), *good[1:]]
+    outcomes = compile_all(wanted, project.store, jobs=2)
     assert [outcome.status for outcome in outcomes] == ["compiled", "failed", *["compiled"] * 3]
     assert outcomes[1].error == "the worker ended: exit status 7"
 
@@ -272,7 +274,7 @@ def test_what_a_module_starts_keeps_nobody_waiting(project):
     project.edit("def build(config):", f"{begin.format(1)}\n\n\ndef build(config):")
     project.edit("return config.edge", f"{begin.format(25)}\n    os._exit(4)")
     began = time.monotonic()
-    outcomes = compile_all([Request(project.path, project.config(t), ARCH) for t in (1, 2)], project.store, jobs=2)
+    outcomes = compile_all(requests(project, 1, 2), project.store, jobs=2)
     assert {outcome.error for outcome in outcomes} == {"the worker ended: exit status 4"}
     assert time.monotonic() - began < 20
 
@@ -280,7 +282,7 @@ def test_what_a_module_starts_keeps_nobody_waiting(project):
 def test_the_end_of_the_server_is_noticed_while_forks_live(project):
     project.edit("return config.edge", "os.kill(os.getppid(), 9); time.sleep(60)\n    return config.edge")
     began = time.monotonic()
-    outcomes = compile_all([Request(project.path, project.config(t), ARCH) for t in (1, 2)], project.store, jobs=2)
+    outcomes = compile_all(requests(project, 1, 2), project.store, jobs=2)
     assert {outcome.error for outcome in outcomes} == {"the worker ended: signal 9"}
     assert time.monotonic() - began < 40
 
@@ -305,9 +307,7 @@ def test_nobody_waits_for_workers_when_the_caller_is_stopped(project):
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        compile_all(
-            [Request(project.path, project.config(t), ARCH) for t in (0, 60)], project.store, jobs=2, on_done=stop
-        )
+        compile_all(requests(project, 0, 60), project.store, jobs=2, on_done=stop)
     assert time.monotonic() - began < 40
     pids = {
         pid for line in project.log.read_text().splitlines() if line.startswith("worker") for pid in line.split()[1:]
@@ -319,7 +319,7 @@ def test_nobody_waits_for_workers_when_the_caller_is_stopped(project):
 
 
 def test_sources_that_change_meanwhile_are_not_mistaken(project):
-    request = Request(project.path, project.config(), ARCH)
+    (request,) = requests(project, 16)
     project.build.key(request.config, arch=ARCH)  # this process has read the sources
     (project.root / "helper.py").write_text("SCALE = 5\n")
     (outcome,) = compile_all([request], project.store, jobs=1)
@@ -489,7 +489,7 @@ def test_stats_count_and_say_where(filled, cache):
 
 def test_verify_finds_damage_and_touches_nothing(filled, cache):
     assert cache("verify", "--json") == {"sound": 3, "damaged": []}
-    folder = filled.store.root / ARCH / filled.build.key(filled.config(), arch=ARCH).digest
+    folder = filled.entry()
     os.truncate(folder / "kernel.so", 7)
     told = cache("verify", "--json", status=1)
     assert told["sound"] == 2 and told["damaged"][0]["folder"] == str(folder)
@@ -630,7 +630,7 @@ def test_what_is_missing_is_compiled_ahead_and_little_is_not(project, monkeypatc
 
     asked = []
     monkeypatch.setattr(kernels, "compile_all", lambda requests, store, **kwargs: asked.extend(requests) or asked)
-    wanted = [Request(project.path, project.config(tile), ARCH) for tile in range(16, 22)]
+    wanted = requests(project, *range(16, 22))
     for settings in ({"jit": False}, {"cache": False}):
         with use_settings(**settings):
             assert kernels.ahead(wanted) == []

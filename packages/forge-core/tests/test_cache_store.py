@@ -36,23 +36,6 @@ ARCH = "sm_90a"
 fork = multiprocessing.get_context("fork")
 
 
-def in_child(function, *args, timeout=60):
-    """Runs a function in a forked process; gives its exit code."""
-    child = fork.Process(target=function, args=args)
-    child.start()
-    child.join(timeout)
-    if child.is_alive():
-        child.kill()
-        child.join()
-        pytest.fail("the child hung")
-    return child.exitcode
-
-
-def entry_folder(project, config=None, arch=ARCH):
-    key = project.build.key(config or project.config(), arch=arch)
-    return project.store.root / arch / key.digest
-
-
 def files_below(folder):
     return sorted(path.name for path in Path(folder).rglob("*") if path.is_file())
 
@@ -100,7 +83,7 @@ def test_without_the_cache_nothing_is_read_or_written(project):
 
 def test_what_is_stored_is_private_and_says_what_it_is(project):
     project.build(project.config(), arch=ARCH)
-    folder = entry_folder(project)
+    folder = project.entry()
     assert files_below(folder) == ["kernel.json", "kernel.so"]
     for path in [project.cache, *project.cache.rglob("*")]:
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
@@ -214,7 +197,7 @@ def _die_at(project, step):
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_writer_killed_at_any_step_leaves_nothing_half_done(project, step):
+def test_a_writer_killed_at_any_step_leaves_nothing_half_done(in_child, project, step):
     assert in_child(_die_at, project, step) == -signal.SIGKILL
     project.fresh()
     key = project.build.key(project.config(), arch=ARCH)
@@ -302,7 +285,7 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_entry_is_removed_compiled_again_and_reported_once(project, damage, caplog):
     project.build.get(project.config(), arch=ARCH)
-    folder = entry_folder(project)
+    folder = project.entry()
     DAMAGE[damage](folder)
     project.fresh()
     with caplog.at_level(logging.WARNING, logger="forge_core"):
@@ -318,7 +301,7 @@ def test_a_damaged_entry_is_removed_compiled_again_and_reported_once(project, da
 def test_an_entry_under_another_name_is_not_taken_for_it(project):
     for tile in (16, 32):
         project.build.get(project.config(tile), arch=ARCH)
-    first, second = (entry_folder(project, project.config(tile)) for tile in (16, 32))
+    first, second = (project.entry(project.config(tile)) for tile in (16, 32))
     shutil.rmtree(first)
     shutil.copytree(second, first)
     project.fresh()
@@ -357,7 +340,7 @@ def test_without_locks_all_works_and_is_told_once(project, monkeypatch, caplog):
     monkeypatch.setattr("filelock.FileLock.acquire", no_locks)
     for tile in (16, 32):
         project.build.get(project.config(tile), arch=ARCH)
-    os.truncate(entry_folder(project) / "kernel.so", 0)
+    os.truncate(project.entry() / "kernel.so", 0)
     project.build.clear()
     assert project.build.get(project.config(), arch=ARCH).launch() == 48
     project.fresh()
@@ -401,7 +384,7 @@ def _make_read_only(project):
         path.chmod(0o500 if path.is_dir() else 0o400)
 
 
-def test_a_read_only_folder_serves_and_does_not_keep(project):
+def test_a_read_only_folder_serves_and_does_not_keep(in_child, project):
     project.build.get(project.config(16), arch=ARCH)
     _make_read_only(project)
     project.fresh()
@@ -423,9 +406,9 @@ def test_a_read_only_folder_serves_and_does_not_keep(project):
     assert all(os.strerror(errno.EACCES) in text for text in told)
 
 
-def test_a_damaged_entry_in_a_read_only_folder_is_a_miss(project):
+def test_a_damaged_entry_in_a_read_only_folder_is_a_miss(in_child, project):
     project.build.get(project.config(16), arch=ARCH)
-    os.truncate(entry_folder(project) / "kernel.so", 10)
+    os.truncate(project.entry() / "kernel.so", 10)
     _make_read_only(project)
     project.fresh()
 
@@ -446,7 +429,7 @@ def _with_small_files(project, answers):
     answers.put((found.launch(), list(files._told)))
 
 
-def test_a_write_that_fails_in_the_middle_leaves_nothing(project):
+def test_a_write_that_fails_in_the_middle_leaves_nothing(in_child, project):
     answers = fork.SimpleQueue()
     assert in_child(_with_small_files, project, answers) == 0
     value, told = answers.get()
@@ -479,7 +462,7 @@ def _on_a_full_disk(project, answers):
     answers.put((all(values), len(stored), origins.count("cache"), told, left, len(checks)))
 
 
-def test_a_full_disk_keeps_what_it_has_and_compiles_the_rest(project):
+def test_a_full_disk_keeps_what_it_has_and_compiles_the_rest(in_child, project):
     project.build.key(project.config(), arch=ARCH)
     answers = fork.SimpleQueue()
     assert in_child(_on_a_full_disk, project, answers) == 0
@@ -595,7 +578,7 @@ def test_a_kernel_that_another_user_prepared_is_not_loaded(project, foreign):
 def test_a_kernel_that_another_user_could_change_is_refused(project, foreign, part, how):
     """In a folder that is safe itself: whoever can write to an entry can make its checksum right, too."""
     project.build.get(project.config(), arch=ARCH)
-    folder = entry_folder(project)
+    folder = project.entry()
     path = {"architecture": folder.parent, "folder": folder}.get(part, folder / part)
     if how == "writable":
         path.chmod(0o777)
@@ -648,7 +631,7 @@ def test_an_object_of_a_lower_processor_is_used_and_of_a_higher_is_not(project, 
 def test_the_least_recently_used_kernels_go_first(project):
     for tile in range(1, 7):
         project.build.get(project.config(tile), arch=ARCH)
-    folders = {tile: entry_folder(project, project.config(tile)) for tile in range(1, 7)}
+    folders = {tile: project.entry(project.config(tile)) for tile in range(1, 7)}
     now = time.time()
     for age, tile in enumerate([3, 1, 6, 2, 5, 4]):  # 3 was used last
         os.utime(folders[tile], (now - 1000 * (age + 1),) * 2)
@@ -659,11 +642,11 @@ def test_the_least_recently_used_kernels_go_first(project):
         project.build.get(project.config(7), arch=ARCH)
     left = {tile for tile, folder in folders.items() if folder.exists()}
     assert left == {4, 3, 1}
-    assert entry_folder(project, project.config(7)).exists()
+    assert project.entry(project.config(7)).exists()
     with use_settings(cache_max_bytes=1):
         project.build.get(project.config(8), arch=ARCH)
     # What was asked for stays, even alone above the limit.
-    assert [entry.folder for entry in project.store.entries()] == [entry_folder(project, project.config(8))]
+    assert [entry.folder for entry in project.store.entries()] == [project.entry(project.config(8))]
 
 
 def test_a_kernel_that_cannot_be_exported_runs_all_the_same(project, monkeypatch, caplog):
