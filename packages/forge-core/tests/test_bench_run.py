@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from forge_core import settings
-from forge_core.bench import Bench, OperatorBench, Package, Peer, Traffic, cold, plan, processes, runner
+from forge_core.bench import Bench, Package, Peer, cold, plan, processes, runner
 from forge_core.bench.gate import exact
 from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
 from forge_core.bench.measure import poison
@@ -692,11 +692,10 @@ def test_poison_reaches_the_next_output():
 
 
 @pytest.mark.gpu
-def test_work_on_another_stream_is_refused():
+def test_work_on_another_stream_is_refused(stand_in):
     """A contender that forgets the current stream is done when its events are not: too early, or wrong."""
     from forge_core.bench.measure import Context, Options, measure
     from forge_core.bench.schema import CaseGroup, expand
-    from forge_core.errors import BenchmarkError
     from forge_core.timing.interleave import Policy
     from forge_core.timing.timers import EventTimer
 
@@ -706,14 +705,7 @@ def test_work_on_another_stream_is_refused():
         with torch.cuda.stream(other):
             return swap(x)
 
-    operator = OperatorBench(
-        name="swap",
-        call=lambda variant: forgets_the_stream,
-        variants=list,
-        explain=lambda inputs, variant: None,
-        reference=swap,
-        traffic=lambda case: Traffic(case.nbytes, case.nbytes, "once"),
-    )
+    operator = stand_in("swap", forgets_the_stream, swap)
     bench = Bench("stand-in", "forge_core", (operator,), None)
     (case,) = expand(CaseGroup("swap", ["8192x8192"], ["float32"]), bench, "here")
     planned = plan.PlannedCase(bench, operator, case, ("auto",), ())

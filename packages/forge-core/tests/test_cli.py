@@ -47,13 +47,6 @@ def test_help_lists_every_command_without_importing_the_lazy_ones(forge, monkeyp
         assert re.search(rf"^  {name} +\w", result.output, re.MULTILINE)
 
 
-def test_bench_is_the_command_of_the_bench_module(forge):
-    from forge_core.commands.bench import bench
-
-    assert cli.main.get_command(click.Context(cli.main), "bench") is bench
-    assert forge("bench", "--help").exit_code == 0
-
-
 SMALL = ("--shape", "64x64", "--dtype", "float32")
 BUILD = ("cache", "build", "--out", "folder")
 
@@ -62,6 +55,7 @@ BUILD = ("cache", "build", "--out", "folder")
     "words",
     [
         ("--nonsense",),
+        ("bnech",),
         ("settings", "--nonsense"),
         ("doctor", "more"),
         ("inspect", "transpose"),
@@ -132,12 +126,6 @@ def test_the_nearest_names_are_each_named_once(forge):
     assert {"transpose", "sum_rows", "reduce_sum"} <= set(names)
     assert len(names) == len(set(names))
     assert not any("::" in name for name in names)
-
-
-def test_an_unknown_command_is_a_usage_error(forge):
-    result = forge("bnech")
-    assert result.exit_code == 3
-    assert "No such command 'bnech'" in result.output
 
 
 def test_settings_shows_every_variable_with_its_value_and_origin(forge):

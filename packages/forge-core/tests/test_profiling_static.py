@@ -267,16 +267,17 @@ def test_inspect_as_json_for_another_architecture(run):
     assert found["bytes"] == {"read": 2**21, "written": 2**21}
 
 
-def test_an_architecture_without_a_known_gpu_has_limits_of_its_own(run):
-    status, text = run(*SMALL, "--variant", "naive", "--arch", "sm_103a")
-    assert status == 0 and "on sm_103a (NVIDIA B200, the nearest known)" in text
-    assert "blocks allowed: warps 8, blocks 32" in text
-
-
-def test_a_consumer_gpu_has_the_limits_of_its_architecture_and_not_those_of_its_generation(run):
-    status, text = run(*SMALL, "--variant", "naive", "--arch", "sm_86")
-    assert status == 0 and "on sm_86 (NVIDIA GeForce RTX 3090)" in text
-    assert "blocks allowed: warps 6, blocks 16" in text
+@pytest.mark.parametrize(
+    "arch, gpu, allowed",
+    [
+        ("sm_103a", "NVIDIA B200, the nearest known", "warps 8, blocks 32"),
+        ("sm_86", "NVIDIA GeForce RTX 3090", "warps 6, blocks 16"),  # fewer than others of its generation
+    ],
+)
+def test_an_architecture_has_limits_of_its_own(run, arch, gpu, allowed):
+    status, text = run(*SMALL, "--variant", "naive", "--arch", arch)
+    assert status == 0 and f"on {arch} ({gpu})" in text
+    assert f"blocks allowed: {allowed}" in text
 
 
 def test_inspect_prints_ptx(run):
