@@ -19,11 +19,14 @@ pytestmark = pytest.mark.gpu
 LONG_CYCLES = 400_000_000
 
 
-@pytest.fixture
-def timer():
-    from forge_core.timing.timers import EventTimer
+@pytest.fixture(scope="module")
+def device():
+    return torch.device("cuda", torch.cuda.current_device())
 
-    return EventTimer(torch.device("cuda", torch.cuda.current_device()))
+
+@pytest.fixture
+def timer(device):
+    return TIMERS["events"](device)
 
 
 def cycles_per_ms():
@@ -107,12 +110,11 @@ def test_interleaved_copies_come_near_each_other_and_the_outputs_rotate(timer):
     assert len(addresses) == 2
 
 
-def test_one_kernel_under_two_names_is_as_fast_as_itself(timer):
+def test_one_kernel_under_two_names_is_as_fast_as_itself(device, timer):
     """Each name has neighbours of its own: one follows a transposition that takes ten times as long."""
     from forge_core.device import query
     from forge_core.timing.l2 import l2_policy
 
-    device = torch.device("cuda", torch.cuda.current_device())
     l2 = query(device).l2_bytes
     shape = (4096, 4096)
     policy = l2_policy("cold", device, l2)
@@ -133,8 +135,7 @@ def test_host_time_does_not_wait_for_the_gpu():
     assert timings["spin"].median_ms < 0.25
 
 
-def test_clock_and_driver_are_read_or_said_to_be_missing(timer):
-    device = torch.device("cuda", torch.cuda.current_device())
+def test_clock_and_driver_are_read_or_said_to_be_missing(device, timer):
     for clock in (timer.clock_mhz(), sm_clock_mhz(device)):
         assert clock is None or 100 < clock < 5000
     driver = driver_version()
@@ -145,10 +146,10 @@ def test_clock_and_driver_are_read_or_said_to_be_missing(timer):
 
 
 @pytest.fixture(scope="module")
-def spin():
+def spin(device):
     from forge_core.timing.accuracy import known_duration
 
-    return known_duration(torch.device("cuda", torch.cuda.current_device()))
+    return known_duration(device)
 
 
 #: What a timer may say beyond what the kernel says of itself, in microseconds: its launch, and for events their pair.
@@ -157,8 +158,8 @@ ERROR_US = {"events": 4.5, "graph": 4.5, "cupti": 1.0}
 
 @pytest.mark.parametrize("name", list(ERROR_US))
 @pytest.mark.parametrize("microseconds", [5, 50, 500])
-def test_every_timer_tells_how_long_a_kernel_ran(spin, name, microseconds):
-    timer = TIMERS[name](torch.device("cuda", torch.cuda.current_device()))
+def test_every_timer_tells_how_long_a_kernel_ran(device, spin, name, microseconds):
+    timer = TIMERS[name](device)
     took = torch.zeros(16, dtype=torch.int64, device="cuda")
     launches = [lambda n=n: spin(microseconds * 1000, took[n : n + 1]) for n in range(16)]
     timer.batch(launches)
@@ -169,8 +170,8 @@ def test_every_timer_tells_how_long_a_kernel_ran(spin, name, microseconds):
     assert 0 <= errors[8] < ERROR_US[name]
 
 
-def test_a_graph_that_cannot_be_captured_is_an_error_and_the_next_one_works():
-    timer = TIMERS["graph"](torch.device("cuda", torch.cuda.current_device()))
+def test_a_graph_that_cannot_be_captured_is_an_error_and_the_next_one_works(device):
+    timer = TIMERS["graph"](device)
     x = torch.ones(1000, device="cuda")
     with pytest.raises(BenchmarkError, match="cannot be captured"):
         timer.batch([lambda: x.sum().item()])
@@ -179,8 +180,8 @@ def test_a_graph_that_cannot_be_captured_is_an_error_and_the_next_one_works():
     assert torch.randn(4, device="cuda").isfinite().all()
 
 
-def test_cupti_sees_work_on_another_stream_and_work_that_is_missing():
-    timer = TIMERS["cupti"](torch.device("cuda", torch.cuda.current_device()))
+def test_cupti_sees_work_on_another_stream_and_work_that_is_missing(device):
+    timer = TIMERS["cupti"](device)
     x, other = torch.ones(2**20, device="cuda"), torch.cuda.Stream()
     assert all(0 < sample < 1 for sample in timer.batch([lambda: x + 1] * 3))
 
@@ -222,11 +223,10 @@ def test_a_call_on_another_stream_is_refused(side):
     assert not check_stream(waits, (x,), agree)
 
 
-def test_a_warm_l2_is_faster_than_a_cold_one(timer):
+def test_a_warm_l2_is_faster_than_a_cold_one(device, timer):
     from forge_core.device import query
     from forge_core.timing.l2 import l2_policy
 
-    device = torch.device("cuda", torch.cuda.current_device())
     l2 = query(device).l2_bytes
 
     def medians():
