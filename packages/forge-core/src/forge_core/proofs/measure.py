@@ -8,7 +8,7 @@ Each result has to meet the policy of ``tolerances``, or have the reference's bi
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,13 @@ from forge_core.testing.tolerances import bytes_of
 REPEATS = 20
 
 
-def measure_week(week: Week, chunk: Chunk, device: torch.device) -> dict[str, dict[str, Any]]:
+def measure_week(week: Week, chunk: Chunk, device: torch.device) -> Iterator[tuple[str, dict[str, Any]]]:
     """Measures the kernels of a week whose measurement is in a chunk.
 
-    Returns:
-        By test id (``declare.measured``) outcome, reason and launched as for any test; ``errors`` by dtype, each as
-        ``record.Error`` takes it; ``repeats``.
+    Yields:
+        Each test id (``declare.measured``) with outcome, reason and launched as for any test; ``errors`` by dtype, each
+        as ``record.Error`` takes it; ``repeats``.
     """
-    found = {}
     subjects = {subject.operator.schema.qualified: subject for subject in week.subjects}
     with observed() as launched:
         for kernel in week.kernels:
@@ -41,8 +40,7 @@ def measure_week(week: Week, chunk: Chunk, device: torch.device) -> dict[str, di
                 figures = measure(subjects[kernel.operator], kernel.variant, device)
                 problem = figures.pop("problem")
                 outcome = {"outcome": "failed" if problem else "passed", "reason": problem}
-                found[measured(kernel.name)] = {**outcome, "launched": {kernel.name: {}, **launched}, **figures}
-    return found
+                yield measured(kernel.name), {**outcome, "launched": {kernel.name: {}, **launched}, **figures}
 
 
 def measure(subject: Subject, variant: str, device: torch.device) -> dict[str, Any]:
@@ -88,7 +86,7 @@ def main(journal: Path) -> None:
     """Measures the kernels of the chunk beside a journal."""
     chunk = given(journal)
     [week] = discover([chunk.week])
-    for test, shown in measure_week(week, chunk, torch.device("cuda")).items():
+    for test, shown in measure_week(week, chunk, torch.device("cuda")):
         append_outcome(journal, test, shown)
 
 
