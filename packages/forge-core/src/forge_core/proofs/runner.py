@@ -152,7 +152,7 @@ def _run(
     each chunk a file with its result, and its journal beside it.
     """
     own = {task.week.name: task for task in tasks}
-    left = {name: len(task.chunks) for name, task in own.items()}
+    chunks = [chunk for task in tasks for chunk in task.chunks]
     shown: dict[str, dict[str, Result]] = {name: {} for name in own}
     at_once = max(1, min(AT_ONCE, 2 * (os.cpu_count() or 1) // 3))
 
@@ -171,13 +171,13 @@ def _run(
         return f"{chunk.name} ({ended} ended)" if ended else chunk.name
 
     with (
-        progress(sum(len(task.chunks) for task in tasks)) as done,
+        progress(len(chunks)) as done,
         ThreadPoolExecutor(1) as in_turn,
         ThreadPoolExecutor(at_once) as beside,
     ):
         futures: dict[Future[Result], Chunk] = {}
         try:
-            for chunk in (chunk for task in tasks for chunk in task.chunks):
+            for chunk in chunks:
                 pool = in_turn if chunk.kind == "tests" else beside
                 futures[pool.submit(result_of, chunk)] = chunk
             while futures:
@@ -190,8 +190,7 @@ def _run(
                     kinds = shown[chunk.week]
                     kinds[chunk.kind] = kinds.get(chunk.kind, Result()) + result
                     done(f"{chunk.name}: {result}")
-                    left[chunk.week] -= 1
-                    if not left[chunk.week]:
+                    if all(other.week != chunk.week for other in futures.values()):
                         complete(own[chunk.week], kinds)
                 running = [under_way(chunk) for future, chunk in futures.items() if future.running()]
                 if running:
