@@ -143,14 +143,11 @@ def stamped(record: Record) -> Record:
     Raises:
         BenchmarkError: the sources differ or have uncommitted changes, or this is not a checkout.
     """
-    # Each environment is stamped once: that reads all sources and calls git.
-    without = {msgspec.json.encode(each): each for p in record.proofs if not (each := p.run.environment).has_commit}
-    made = {key: stamp(environment) for key, environment in without.items()}
-
-    def with_commit(proof: Proof) -> Proof:
-        if proof.run.environment.has_commit:
-            return proof
-        run = msgspec.structs.replace(proof.run, environment=made[msgspec.json.encode(proof.run.environment)])
-        return msgspec.structs.replace(proof, run=run).sealed()
-
-    return record.with_proofs(map(with_commit, record.proofs))
+    # Each run is stamped once: that reads all sources and calls git.
+    runs = {msgspec.json.encode(p.run): p.run for p in record.proofs if not p.run.environment.has_commit}
+    made = {key: msgspec.structs.replace(run, environment=stamp(run.environment)) for key, run in runs.items()}
+    proofs = []
+    for proof in record.proofs:
+        run = made.get(msgspec.json.encode(proof.run))
+        proofs.append(proof if run is None else msgspec.structs.replace(proof, run=run).sealed())
+    return record.with_proofs(proofs)
