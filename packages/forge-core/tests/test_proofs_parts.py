@@ -533,8 +533,8 @@ def test_configurations_are_chosen_that_have_every_value_of_every_field():
 
     configs = [("m:b", Config(edges, chunks)) for edges in (False, True) for chunks in (1, 2, 3, 4, 1000, 1001)]
     configs += [("m:b", Config(edges=False, chunks=1, dtype=torch.bfloat16))]
-    launched = {str(i): Launched(builder=builder, config=config) for i, (builder, config) in enumerate(configs)}
-    chosen = [launched[call].config for call in covering(launched)]
+    launched = {str(i): Launched(kernel=kernel) for i, kernel in enumerate(configs)}
+    chosen = [launched[call].kernel[1] for call in covering(launched)]
     assert {c.edges for c in chosen} == {True, False} and {c.dtype for c in chosen} == {torch.float32, torch.bfloat16}
     assert {c.chunks for c in chosen} >= {1, 2, 3, 4}
     assert sum(c.chunks > 32 for c in chosen) == 1  # 1000 and 1001 count as equal

@@ -97,7 +97,7 @@ class Tiny(Evidence):
 
         def launched(call):
             name = call.partition(" ")[0]
-            return Launched(f"run {call}", digest_of([call, plan, device.sm_count]), f"build {name}", name)
+            return Launched(f"run {call}", digest_of([call, plan, device.sm_count]), (f"build {name}", name))
 
         return {(operator, call): launched(call) for operator, call in calls}
 

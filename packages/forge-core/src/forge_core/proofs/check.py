@@ -131,7 +131,7 @@ def differences(weeks: Sequence[Week], record: Record, evidence: Evidence) -> di
     calls = ((proof.operator, call) for proof in other for call in (*proof.calls, *proof.code))
     launched = evidence.launches(calls, record.device)
     compiled = [launched[proof.operator, call] for proof in other for call in proof.code]
-    code = evidence.code(((each.builder, each.config) for each in compiled if not each.problem), record.device.arch)
+    code = evidence.code((each.kernel for each in compiled if not each.problem), record.device.arch)
     for proof in other:
         own = {call: launched[proof.operator, call] for call in (*proof.calls, *proof.code)}
         found[proof.name] += [*_other_plans(proof, own), *_other_code(proof, own, code)]
@@ -163,7 +163,7 @@ def _other_plans(proof: Proof, launched: Mapping[str, Launched]) -> Iterator[str
 
 
 def _other_code(proof: Proof, launched: Mapping[str, Launched], code: Mapping[tuple[str, Any], str]) -> Iterator[str]:
-    now = {call: code[each.builder, each.config] for call in proof.code if not (each := launched[call]).problem}
+    now = {call: code[each.kernel] for call in proof.code if not (each := launched[call]).problem}
     differing = [call for call in now if now[call] != proof.code[call]]
     if differing:
         why, count = refusal(now[call] for call in differing), f"{len(differing)} of {len(proof.code)}"

@@ -51,15 +51,13 @@ class Launched:
     Attributes:
         run: the digest of the plan: variant, configuration, integers, workspace.
         launch: the digest of the plan and of each kernel's grid, block, cluster, shared memory and arguments.
-        builder: ``"module:attribute"`` of the kernel's builder.
-        config: its configuration.
+        kernel: ``"module:attribute"`` of the kernel's builder, and its configuration.
         problem: why nothing is launched; "" otherwise.
     """
 
     run: str = ""
     launch: str = ""
-    builder: str = ""
-    config: Any = None
+    kernel: tuple[str, Any] = ("", None)
     problem: str = ""
 
 
@@ -184,7 +182,7 @@ def _launched(device: Device, key: tuple[str, str]) -> Launched:
         warnings.filterwarnings("ignore", message="ComplexHalf support is experimental")
         try:
             launch = plan(operator, call, device)
-            return Launched(run_digest(launch), _launch_digest(launch), launch.builder, launch.config)
+            return Launched(run_digest(launch), _launch_digest(launch), (launch.builder, launch.config))
         except ForgeError as error:
             return Launched(problem=str(error))
 

@@ -139,9 +139,7 @@ def _proofs(
                 f"{kernel.name}: {len(others)} of {len(own)} calls were launched otherwise than they are planned here, "
                 f"and do not count (a test that patches the plan): {others[0]}"
             )
-    compiled = {
-        name: {call: (own[call].builder, own[call].config) for call in covering(own)} for name, own in launched.items()
-    }
+    compiled = {name: {call: own[call].kernel for call in covering(own)} for name, own in launched.items()}
     code = evidence.code((each for own in compiled.values() for each in own.values()), device.arch)
     fingerprints, declarations = evidence.fingerprints(week), evidence.declarations(week)
     proofs = []
@@ -188,7 +186,7 @@ def covering(launched: Mapping[str, Launched]) -> list[str]:
     """
     first: dict[tuple[str, Any], str] = {}
     for call, each in launched.items():
-        first.setdefault((each.builder, each.config), call)
+        first.setdefault(each.kernel, call)
     features: dict[str, set[Any]] = {
         call: set(_features((builder,), values(config))) for (builder, config), call in first.items()
     }
