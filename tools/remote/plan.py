@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from click import UsageError
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -54,10 +56,6 @@ PROFILERS = ("ncu", "sanitizer", "memcheck", "racecheck", "initcheck", "syncchec
 BENCH_HERE = ("accuracy", "compare", "list", "report", "show", "stamp", "tune")
 #: Options that name a place, which would be one on the machine that is gone afterwards.
 PLACES = {"bench": ("--json",), "prove": ("--root", "--records", "--out"), "profile": ("--extract",)}
-
-
-class UsageError(Exception):
-    """The command line asks for something that is not served; nothing was built and nothing is paid."""
 
 
 class Step(NamedTuple):
@@ -138,7 +136,7 @@ def make_plan(
     minutes: int = 60,
     extra: Sequence[str] = (),
 ) -> Plan:
-    """The plan of a run, or a UsageError where something of it is not served.
+    """The plan of a run, or a UsageError where something of it is not served: nothing was built and nothing is paid.
 
     ``words`` follow ``nox -s KIND --``, a profile's ``own`` command stands behind another ``--``; ``out`` is where the
     record goes, None for the session's own place; ``extra`` are further distributions, such as a benchmark's peers.

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import click
-from plan import GPUS, KINDS, Plan, UsageError, make_plan
+from plan import GPUS, KINDS, Plan, make_plan
 from session import Machine, RemoteError, Rent, carry_out
 
 BAD_USAGE, NOT_ENDED, INTERRUPTED = 3, 4, 130
@@ -77,8 +77,8 @@ def main(argv: Sequence[str], rent: Rent = rented) -> int:
     cut = words.index("--") if "--" in words else len(words)
     try:
         return int(command.main(words[:cut], standalone_mode=False, obj=(words[cut + 1 :], rent)) or 0)
-    except (UsageError, click.UsageError) as error:
-        click.echo(f"remote: {error.format_message() if isinstance(error, click.UsageError) else error}", err=True)
+    except click.UsageError as error:
+        click.echo(f"remote: {error.format_message()}", err=True)
         return BAD_USAGE
     except RemoteError as error:
         click.echo(f"remote: {error}", err=True)
