@@ -114,12 +114,11 @@ def watch(
     # Kernels are compiled in the profiled process; the variable is part of the compile cache's key.
     variables |= {"CUTE_DSL_LINEINFO": "1"} if request.lines else {}
     printed: list[str] = []
-    environ = {**os.environ, **variables}
     with (
         log.open("w", encoding="utf-8") as file,
         subprocess.Popen(
             command,
-            env=environ,
+            env={**os.environ, **variables},
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

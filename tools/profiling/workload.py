@@ -30,8 +30,6 @@ from forge_core.bench.schema import parse_shape
 from forge_core.errors import ForgeError, UnsupportedError
 from forge_core.profiling.compiled import RecordedLaunch, launches_of
 
-__all__ = ["PLANTED", "Work", "choose", "planted_works"]
-
 PLANTED = "planted"
 
 #: The suite whose cases are profiled by default.
