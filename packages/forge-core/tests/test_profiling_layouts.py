@@ -204,6 +204,7 @@ def test_the_command_draws_and_counts(run, tmp_path):
     [
         ("copy", "--threads", "16", "--values", "1x8"),
         ("copy", "--threads", "0x4", "--values", "1x8"),
+        ("copy", "--threads", "\u00b2x8", "--values", "1x8"),
         ("copy", "--threads", "4x4", "--values", "1x8", "--dtype", "int3"),
         ("copy", "--threads", "4x4", "--values", "1x8", "--row-bytes", "8"),
         ("swizzle", "--shift", "1"),

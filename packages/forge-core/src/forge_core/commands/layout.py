@@ -41,7 +41,7 @@ def layout() -> None:
 def _pair(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, int]:
     """Two positive integers, written ``16x8``."""
     rows, x, columns = value.partition("x")
-    if not (x and rows.isdigit() and columns.isdigit() and int(rows) and int(columns)):
+    if not (x and rows.isdecimal() and columns.isdecimal() and int(rows) and int(columns)):
         raise click.BadParameter(f"expected ROWSxCOLUMNS such as 16x8, got {value!r}", ctx=context, param=parameter)
     return int(rows), int(columns)
 
