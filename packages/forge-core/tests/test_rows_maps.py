@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from forge_core.device import ARCHES
-from forge_core.rows import Operands, RowProgram, exp
+from forge_core.rows import Fold, Operands, RowProgram, erf, exp, tanh, where
 from forge_core.rows.operator import row_operator, row_output
 from forge_core.testing.conformance import check_opcheck
 from forge_core.testing.expectations import assert_as_declared, compiled_for
@@ -32,6 +32,21 @@ class SwiGLUBackward(RowProgram):
     def map(self, v, constants):
         s = 1.0 / (exp(-v.a) + 1.0)
         return v.dy * v.b * s * (1.0 + v.a * (1.0 - s)), v.dy * v.a * s
+
+
+@dataclass(frozen=True)
+class Gelu(RowProgram):
+    """Below ``most`` by the error function, above by its approximation."""
+
+    operands = Operands(rows=("a",), writes=("y",), numbers=("most",))
+
+    def constants(self, totals, row):
+        return row.most
+
+    def map(self, v, most):
+        x = v.a
+        smooth = tanh(0.7978845608 * (x + 0.044715 * x * x * x))
+        return (0.5 * x * (1.0 + where(x < most, erf(x * 0.7071067812), smooth)),)
 
 
 @dataclass(frozen=True)
@@ -127,3 +142,39 @@ def test_maps_compile_as_declared(op, count, arch):
     for dtype, n in ((torch.bfloat16, 4096), (torch.float32, 1001)):
         plan = op.explain(*[torch.empty(300, n, dtype=dtype, device="meta")] * count, arch=arch)
         assert_as_declared(compiled_for(plan.builder, plan.config, arch), EXPECTED, plan.config, arch)
+
+
+GELU = "forge_test_rows::gelu(Tensor a, *, float most=0.0, str variant='auto') -> Tensor"
+
+
+@row_operator(GELU, program=Gelu(), reference=lambda a, most: torch.nn.functional.gelu(a))
+def gelu(a, *, most=0.0, variant="auto"):
+    return row_output("gelu", Gelu(), a=a)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_functions_of_the_dsl_in_a_map_compile(dtype, arch):
+    told = gelu.explain(torch.empty(64, 4096, dtype=dtype, device="meta"), arch=arch)
+    made = compiled_for(told.builder, told.config, arch)
+    assert_as_declared(made, EXPECTED, told.config, arch)
+
+
+@dataclass(frozen=True)
+class First(RowProgram):
+    operands = Operands(rows=("a",), results=("y",), numbers=("eps",))
+    folds = (Fold("sum", lambda v, row: v.a),)
+
+
+@pytest.mark.parametrize(
+    "schema, program, gradient, text",
+    [
+        (GELU, Gelu(), "ref", "expected gradient='reference', a mapping or None, got 'ref'"),
+        (GELU, Gelu(), {"x": print}, "expected gradient= of tensors of the schema, a, got x"),
+        (GELU, First(), None, r"an argument of the schema for each operand of First, got none for \['eps'\]"),
+        (GELU, SwiGLU(), None, r"an argument of the schema for each operand of SwiGLU, got none for \['b'\]"),
+    ],
+)
+def test_a_declaration_that_contradicts_itself_is_refused(schema, program, gradient, text):
+    with pytest.raises(ValueError, match=f"gelu: .*{text}"):
+        row_operator(schema, program=program, gradient=gradient, reference=print)

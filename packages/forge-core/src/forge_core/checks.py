@@ -17,7 +17,8 @@ from forge_core.errors import ArgumentError, ArgumentTypeError, DeviceError, DTy
 def is_tensor(op: str, argument: str, value: object) -> None:
     """Raises ArgumentTypeError unless ``value`` is a tensor."""
     if not isinstance(value, torch.Tensor):
-        got, hint = type(value).__name__, "Convert it with torch.as_tensor."
+        got = type(value).__name__
+        hint = "" if value is None or isinstance(value, (bool, str)) else "Convert it with torch.as_tensor."
         raise ArgumentTypeError(op, argument, "a torch.Tensor", got, hint)
 
 
@@ -38,8 +39,7 @@ def supported_dtype(op: str, argument: str, x: torch.Tensor, supported: Collecti
     """Raises DTypeError unless the tensor's dtype is one of ``supported``."""
     if x.dtype not in supported:
         expected = f"one of the dtypes {', '.join(sorted(map(name_of, supported)))}"
-        hint = "Convert it with x.to(...) or reinterpret it with x.view(torch.uint8)."
-        raise DTypeError(op, argument, expected, name_of(x.dtype), hint)
+        raise DTypeError(op, argument, expected, name_of(x.dtype), f"Convert it with {argument}.to(...).")
 
 
 def operand(op: str, argument: str, x: torch.Tensor, dtypes: Collection[torch.dtype]) -> None:
@@ -66,6 +66,8 @@ def same_device(op: str, argument: str, x: torch.Tensor, device: torch.device) -
     """Raises DeviceError unless the tensor is on ``device``."""
     if x.device != device:
         hint = f"Move it with {argument}.to('{device}')."
+        if x.is_meta:
+            hint = "A meta tensor has no data: load it, or allocate it on that device."
         raise DeviceError(op, argument, f"a tensor on {device}", f"one on {x.device}", hint)
 
 

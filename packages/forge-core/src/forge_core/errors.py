@@ -39,8 +39,8 @@ class ArgumentTypeError(ArgumentError, TypeError):
     """An argument is of another Python type than the operator takes; PyTorch raises a TypeError."""
 
 
-class ShapeError(ArgumentError):
-    """An argument's rank or sizes are not what the operator takes."""
+class ShapeError(ArgumentError, RuntimeError):
+    """An argument's rank or sizes are not what the operator takes; PyTorch raises a RuntimeError."""
 
 
 class DimError(ArgumentError, IndexError):
@@ -55,12 +55,16 @@ class DTypeError(ArgumentError, RuntimeError):
     """An argument's dtype is not what the operator takes; PyTorch raises a RuntimeError."""
 
 
-class LayoutError(ArgumentError):
-    """An argument's layout, strides or memory are not what the operator takes."""
+class LayoutError(ArgumentError, RuntimeError):
+    """An argument's layout, strides or memory are not what the operator takes; PyTorch raises a RuntimeError."""
 
 
-class DeviceError(ArgumentError):
-    """An argument lives on a device that the operator, or the requested backend, does not take."""
+class DeviceError(ArgumentError, RuntimeError):
+    """An argument is on a device that the operator or the backend does not take; PyTorch raises a RuntimeError."""
+
+
+class GradientError(ArgumentError, RuntimeError):
+    """An argument requires a gradient that the operator does not have; PyTorch raises a RuntimeError."""
 
 
 class SettingsError(ForgeError, ValueError):

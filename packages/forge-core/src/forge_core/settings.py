@@ -61,7 +61,7 @@ def parse_bytes(text: str) -> int:
     word = _word(text).removesuffix("b").removesuffix("i")
     scale = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}.get(word[-1:], 1)
     number = word[:-1].rstrip() if scale > 1 else word
-    if not number.isdigit():
+    if not number.isdecimal():
         raise ValueError(text)
     return int(number) * scale
 

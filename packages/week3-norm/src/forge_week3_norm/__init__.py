@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from forge_week3_norm.backward import layer_norm_backward, norm_weight_backward, rms_norm_backward
-from forge_week3_norm.ops import NormShapeError, layer_norm, rms_norm
+from forge_week3_norm.ops import layer_norm, rms_norm
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "NormShapeError",
     "__version__",
     "layer_norm",
     "layer_norm_backward",

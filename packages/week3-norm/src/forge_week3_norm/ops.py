@@ -21,20 +21,17 @@ from forge_core.dims import normalize_dims, result_shape
 from forge_core.dtypes import FLOATS
 from forge_core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from forge_core.op import Call, Operator, composite
+from forge_core.op.schema import is_int, normal_int
 from forge_core.rows.operator import row_operator, row_output
 from forge_week3_norm import backward, ref
 from forge_week3_norm.program import Norm
 
-__all__ = ["NormShapeError", "layer_norm", "rms_norm"]
+__all__ = ["layer_norm", "rms_norm"]
 
 _TENSORS = (
     "Tensor? weight=None, Tensor? bias=None, int[1] dim=-1, float eps=1e-5, *, float weight_offset=0.0, "
     "str cast='fp32', ScalarType? dtype=None, bool batch_invariant=False, "
 )
-
-
-class NormShapeError(ShapeError, RuntimeError):
-    """A shape that does not go with ``normalized_shape``; PyTorch raises a RuntimeError."""
 
 
 #: The program of these fields; the same object for equal ones.
@@ -60,11 +57,11 @@ def _outputs(op: str, *, center: bool, **named: Any) -> tuple[torch.Tensor, ...]
     checks.one_of(op, "cast", named["cast"], ("fp32", "input"))
     x, dim, residual = named["x"], named["dim"], named.get("residual")
     tensors = {name: named[name] for name in ("x", "residual", "weight", "bias") if named.get(name) is not None}
-    for name in ("dtype", "residual_dtype"):
+    for name, argument in (("dtype", "out_dtype"), ("residual_dtype", "residual_dtype")):
         dtype = named.get(name)
         if dtype is not None and (dtype not in FLOATS or (dtype is torch.float64) != (x.dtype is torch.float64)):
             expected = "None, or a floating-point dtype, float64 for float64 only"
-            raise DTypeError(op=op, argument=name, expected=expected, got=str(dtype))
+            raise DTypeError(op=op, argument=argument, expected=expected, got=str(dtype))
     program = Norm(center) if x.dtype not in FLOATS else _program(named, center=center)
     y = row_output(op, program, dim=dim, dtype=named["dtype"], **tensors)
     if "residual" not in named:
@@ -122,17 +119,21 @@ def layer_norm_total(x: torch.Tensor, *args: Any, **options: Any) -> Any:
 
 def _checked(op: str, x: Any, normalized_shape: Any, weight: Any, bias: Any) -> tuple[int, ...]:
     """The dims that ``normalized_shape`` names; refuses shapes that do not go with it, as PyTorch does."""
-    sizes = normalized_shape
-    if not isinstance(sizes, (tuple, list)) or not all(isinstance(n, (int, torch.SymInt)) for n in sizes):
-        raise ArgumentTypeError(op=op, argument="normalized_shape", expected="a tuple of ints", got=repr(sizes))
+    sizes, argument = normalized_shape, "normalized_shape"
+    if isinstance(sizes, (tuple, list)) and not all(map(is_int, sizes)):
+        sizes = tuple(map(normal_int, sizes))
+    if not isinstance(sizes, (tuple, list)) or not all(map(is_int, sizes)):
+        raise ArgumentTypeError(op, argument, "a tuple of ints", repr(sizes), "Pass x.shape[-1:], or as many dims.")
     if not sizes:
-        raise NormShapeError(op=op, argument="normalized_shape", expected="at least one size", got="none")
+        raise ShapeError(op=op, argument=argument, expected="at least one size", got="none")
+    if isinstance(x, torch.Tensor) and x.is_nested:
+        checks.strided(op, "x", x)
     shapes = {"x": x.shape[-len(sizes) :] if isinstance(x, torch.Tensor) else tuple(sizes)}
     shapes |= {n: t.shape for n, t in (("weight", weight), ("bias", bias)) if isinstance(t, torch.Tensor)}
     for name, shape in shapes.items():
         if tuple(shape) != tuple(sizes):
             ends = "a shape that ends with" if name == "x" else "the shape"
-            raise NormShapeError(op=op, argument=name, expected=f"{ends} {tuple(sizes)}", got=str(tuple(shape)))
+            raise ShapeError(op=op, argument=name, expected=f"{ends} {tuple(sizes)}", got=str(tuple(shape)))
     return tuple(range(-len(sizes), 0))
 
 
@@ -147,10 +148,17 @@ def _call(
     """A call of the operator of y alone, or of that of all results, whichever is needed."""
     dim = _checked(op, x, normalized_shape, weight, bias)
     _require(op, "residual_dtype", options["residual_dtype"] is not None, residual, "residual")
+    for name, dtype in (("out_dtype", options["dtype"]), ("residual_dtype", options["residual_dtype"])):
+        if not isinstance(dtype, (torch.dtype, type, type(None))):
+            raise ArgumentTypeError(op=op, argument=name, expected="a torch.dtype, or None", got=repr(dtype))
+    if residual is not None:
+        checks.is_tensor(op, "residual", residual)
     tensors = [t for t in (x, residual, weight, bias) if isinstance(t, torch.Tensor)]
     # On a CPU the reference is recorded, whose gradient needs no statistics.
     recorded = torch.is_grad_enabled() and any(t.requires_grad and not t.is_cpu for t in tensors)
     if options["batch_invariant"] and isinstance(x, torch.Tensor):  # rows that are not contiguous have other kernels
+        for name, t in (("x", x), ("residual", x if residual is None else residual)):
+            checks.strided(op, name, t)
         x, residual = x.contiguous(), residual if residual is None else residual.contiguous()
     alone, with_all = (rms_norm_y, rms_norm_total) if op == "rms_norm" else (layer_norm_y, layer_norm_total)
     if residual is None and not recorded:
@@ -199,8 +207,7 @@ def rms_norm(
         tensors.  16-bit and fp32 tensors are computed in fp32, fp64 in fp64.  Under CUDA's autocast the norm is fp32.
 
     Raises:
-        NormShapeError: a shape that does not go with ``normalized_shape``; a RuntimeError too.
-        ShapeError: a residual of another shape.
+        ShapeError: a shape that does not go with ``normalized_shape``, or a residual of another shape.
         ArgumentTypeError: ``normalized_shape`` is no tuple of ints, or another argument not of its type.
         DTypeError: integers, complex numbers, or float64 among others; a RuntimeError too.
         ArgumentError: an unknown ``cast`` or variant; an option of a residual or a weight that is not there.

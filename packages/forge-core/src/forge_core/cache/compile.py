@@ -90,7 +90,7 @@ class Compiler:
                 ptx, cubin = (compiled.__ptx__, bytes(compiled.__cubin__)) if keep else ("", b"")
         except Exception as error:
             raise CompileError(
-                f"{key.name}: {config} does not compile for {key.arch}: {error}", key=key.digest
+                f"{key.name} does not compile for {key.arch}: {error} (of {config})", key=key.digest
             ) from error
         seconds = time.perf_counter() - start
         log.debug("compiled: %s %s [%s] in %.2f s, key %s", key.name, config, key.arch, seconds, key.digest[:12])

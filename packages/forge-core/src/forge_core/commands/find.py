@@ -95,7 +95,12 @@ def explained(
         raise click.UsageError(f"{text}: {error}") from error
     try:
         if operator in benched:
-            return benched[operator].planned(Case(operator, sizes, kind, layout), variant, arch=arch)
+            try:
+                return benched[operator].planned(Case(operator, sizes, kind, layout), variant, arch=arch)
+            except TypeError as error:
+                text = f"OPERATOR: expected its benchmark's inputs to be a call of it, got: {error}"
+                way = "OperatorBench.inputs makes them, by default one tensor"
+                raise click.UsageError(f"{text}; {way}.") from error
         schema = public[operator].schema
         values = {key: _value(key, text) for key, text in (arguments or {}).items()}
         values |= {"variant": variant} if "variant" in schema.parameters else {}

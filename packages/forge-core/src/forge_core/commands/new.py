@@ -38,5 +38,5 @@ def new(name: str, operator: str | None, kind: str | None, into: Path, prefix: s
     files = sorted(path.relative_to(made) for path in made.rglob("*") if path.is_file())
     click.echo(f"{made}: {names.distribution}, operator {names.operator}, {len(files)} files:")
     click.echo("\n".join(f"  {file}" for file in files))
-    install = f"cd {made} && pip install -e . pytest pytest-xdist && pytest -p forge_core.pytest_plugin"
+    install = f"cd {made} && pip install -e . pytest pytest-xdist && pytest -n auto -p forge_core.pytest_plugin"
     click.echo(f"nox -s tests -- {names.name}" if in_repository else install)

@@ -53,14 +53,14 @@ class Composite(ByName):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the chosen operator; its arguments are those of the decorated function."""
         if is_dynamo_compiling():
-            return _run(self._choose(*args, **kwargs))
+            return _run(self._call(args, kwargs))
         found = self._again(args, kwargs)
         if found is not NOT_SERVED:
             return found
         everything = (*args, *kwargs.values())
         if has_torch_function(everything):
             return handle_torch_function(self, everything, *args, **kwargs)
-        call = self._choose(*args, **kwargs)
+        call = self._call(args, kwargs)
         found = _run(call)
         if self._misses % REFRESH_EVERY == 0:
             served = call.operator.repeatable(call.args, call.kwargs)
@@ -68,13 +68,20 @@ class Composite(ByName):
         self._misses += 1
         return found
 
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """The chosen call; ``input`` is PyTorch's name of the first parameter."""
+        if "input" in kwargs and not args:
+            others = {name: value for name, value in kwargs.items() if name != "input"}
+            return self._choose(kwargs["input"], **others)
+        return self._choose(*args, **kwargs)
+
     def variants(self) -> dict[str, str]:
         """The operators' kernels as name -> idea, in the order of their declaration."""
         return {name: idea for each in self._operators for name, idea in each.variants().items()}
 
     def explain(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Explanation:
         """Explains what a call would run, without running it: see :meth:`forge_core.op.Operator.explain`."""
-        call = self._choose(*args, **kwargs)
+        call = self._call(args, kwargs)
         return call.operator.explain(*call.args, arch=arch, **call.kwargs)
 
     def __repr__(self) -> str:

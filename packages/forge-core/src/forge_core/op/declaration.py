@@ -186,7 +186,10 @@ class Operator(ByName):
         Raises:
             ArgumentError: the arguments are not valid for this operator.
         """
-        return self._rules.allocate(self.schema.bind(args, kwargs))
+        named = self.schema.bind(args, kwargs)
+        output = self._rules.allocate(named)
+        self.schema.check_devices(named)
+        return output
 
     @property
     def default_backend(self) -> str:

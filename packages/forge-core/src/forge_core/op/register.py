@@ -23,7 +23,7 @@ import torch
 from torch._library.autograd import Info, make_autograd_impl
 
 from forge_core import checks
-from forge_core.errors import ArgumentError, UnsupportedError
+from forge_core.errors import GradientError, UnsupportedError
 from forge_core.op.guard import has_tangent
 from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
@@ -134,11 +134,11 @@ def _register_out(
     def refuse_gradient(*args: Any, out: torch.Tensor, **kwargs: Any) -> None:
         named = schema.bind(args, kwargs)
         tensors = {**{key: named[key] for key in schema.tensors}, "out": out}
-        needing = [key for key, value in tensors.items() if value.requires_grad]
+        needing = [key for key, value in tensors.items() if value is not None and value.requires_grad]
         if needing and torch.is_grad_enabled():
             expected = "tensors that need no gradient, since an out form cannot be differentiated"
             hint = f"Use {schema.name}(...), or call it under torch.no_grad()."
-            raise ArgumentError(name, needing[0], expected, "requires_grad=True", hint)
+            raise GradientError(name, needing[0], expected, "requires_grad=True", hint)
         if has_tangent(tuple(tensors.values())):
             raise UnsupportedError(
                 f"{name}: expected tensors without a tangent, since an out form cannot be differentiated, got one of "

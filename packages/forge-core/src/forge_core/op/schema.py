@@ -4,12 +4,14 @@ PyTorch accepts ints and dtypes in several forms, which are normalized for the k
 
     argument                                                    normalized
     numpy.int64(1), torch.tensor(1), anything with __index__    1
+    numpy.float32(1), torch.tensor(1.0), other real numbers     1.0, for a float
     float, int, bool (the Python types)                         torch.float64, torch.int64, torch.bool
 """
 
 from __future__ import annotations
 
 import functools
+import numbers
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -149,7 +151,8 @@ class Schema:
         if kwargs:
             for name, value in self._own_names(kwargs).items():
                 if name not in self.parameters:
-                    raise TypeError(f"{self.name}() got an unexpected keyword argument '{name}'")
+                    way = f"; call {self.name}.out for a given output" if name == "out" and not self.results else ""
+                    raise TypeError(f"{self.name}() got an unexpected keyword argument '{name}'{way}")
                 if name in bound:
                     raise TypeError(f"{self.name}() got multiple values for argument '{name}'")
                 bound[name] = value
@@ -201,8 +204,17 @@ class Schema:
         if "ScalarType" in kind:
             return _normal_dtype(value)
         if "List" in kind and isinstance(value, (list, tuple)):
-            return tuple([_normal_int(one) for one in value])
-        return _normal_int(value) if "int" in kind else value
+            return tuple([normal_int(one) for one in value])
+        if kind == "float":
+            return _normal_float(value)
+        return normal_int(value) if "int" in kind else value
+
+    def check_devices(self, named: dict[str, Any]) -> None:
+        """Raises DeviceError unless all tensors of a call are on the device of the first."""
+        first, *others = self.tensors
+        for name in others:
+            if named[name] is not None:
+                checks.same_device(self.name, name, named[name], named[first].device)
 
     def traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the call for a compiled graph: an int passed as ``int[]`` becomes a list.
@@ -220,10 +232,10 @@ class Schema:
         kind = self.kinds.get(name, "")
         if "ScalarType" in kind:
             return _normal_dtype(value)
-        return [value] if "List" in kind and _is_int(value) else value
+        return [value] if "List" in kind and is_int(value) else value
 
 
-def _is_int(value: object) -> bool:
+def is_int(value: object) -> bool:
     """Whether it is an int or a SymInt, but not a bool."""
     return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
 
@@ -231,8 +243,8 @@ def _is_int(value: object) -> bool:
 def _takes(kind: str, value: object) -> bool:
     """Whether a parameter of this type accepts the argument."""
     if "List" in kind and isinstance(value, (list, tuple)):
-        return all(map(_is_int, value))
-    return _is_int(value) if "int" in kind else isinstance(value, _KINDS[kind][1])
+        return all(map(is_int, value))
+    return is_int(value) if "int" in kind else isinstance(value, _KINDS[kind][1])
 
 
 def _all_normal(values: tuple[Any, ...]) -> bool:
@@ -244,7 +256,7 @@ def _all_normal(values: tuple[Any, ...]) -> bool:
     return True
 
 
-def _normal_int(value: Any) -> Any:
+def normal_int(value: Any) -> Any:
     """Converts integer types that PyTorch accepts to int; returns any other value unchanged."""
     if isinstance(value, (bool, torch.SymInt)) or not hasattr(value, "__index__"):
         return value
@@ -254,6 +266,15 @@ def _normal_int(value: Any) -> Any:
         return operator.index(value)
     except TypeError:  # a floating-point tensor has __index__ too
         return value
+
+
+def _normal_float(value: Any) -> Any:
+    """Converts real numbers that PyTorch accepts to float; returns any other value unchanged."""
+    if isinstance(value, torch.Tensor):
+        real = not value.dim() and not value.is_complex() and value.dtype is not torch.bool
+    else:
+        real = isinstance(value, numbers.Real) and not isinstance(value, (bool, int))
+    return float(value) if real else value
 
 
 def _normal_dtype(value: Any) -> Any:

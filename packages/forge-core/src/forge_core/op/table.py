@@ -142,18 +142,16 @@ class LaunchTable:
     def check(self, out: torch.Tensor | None, named: dict[str, Any]) -> Any:
         """Runs all checks of a call; returns its output, or outputs as a tuple, on the meta device."""
         values = dict(named)
-        first, *others = self._schema.tensors
         for name in self._schema.tensors:
             t = named[name]
             if isinstance(t, torch.Tensor) and not (t.is_nested or t.is_quantized) and t.layout is torch.strided:
                 values[name] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_META)
         expected = self._rules.allocate(values)  # raises for tensors without strides, and for anything else
-        for name in others:
-            if named[name] is not None:
-                checks.same_device(self._schema.name, name, named[name], named[first].device)
+        if len(self._schema.tensors) > 1:
+            self._schema.check_devices(named)
         if out is not None:
-            op = f"{self._schema.name}_out"
-            checks.like_output(op, out, shape=expected.shape, dtype=expected.dtype, device=named[first].device)
+            op, device = f"{self._schema.name}_out", named[self._schema.parameters[0]].device
+            checks.like_output(op, out, shape=expected.shape, dtype=expected.dtype, device=device)
             self._check_apart(out, named)
         return expected
 

@@ -38,7 +38,7 @@ program's module need not import what declares operators.
 from forge_core.rows.binding import Binding
 from forge_core.rows.listing import configurations
 from forge_core.rows.problem import Problem
-from forge_core.rows.program import Fold, Operands, RowProgram, exp, log, reciprocal, rounded, rsqrt, where
+from forge_core.rows.program import Fold, Operands, RowProgram, erf, exp, log, reciprocal, rounded, rsqrt, tanh, where
 
 __all__ = [
     "Binding",
@@ -47,10 +47,12 @@ __all__ = [
     "Problem",
     "RowProgram",
     "configurations",
+    "erf",
     "exp",
     "log",
     "reciprocal",
     "rounded",
     "rsqrt",
+    "tanh",
     "where",
 ]

@@ -16,7 +16,7 @@ Tensors and floats of the schema are the program's operands by name; ``dim`` is 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -74,8 +74,11 @@ def row_output(
         checks.operand(op, name, t, dtypes)
         if same and t.dtype != x.dtype:
             raise DTypeError(op, name, f"the dtype of '{operands.rows[0]}', {x.dtype}", str(t.dtype))
-    if [t for t in tensors.values() if (t.dtype is torch.float64) != (x.dtype is torch.float64)]:
-        raise DTypeError(op, operands.rows[0], "float64 alone, or none of it", str(x.dtype))
+    other = [name for name, t in tensors.items() if (t.dtype is torch.float64) != (x.dtype is torch.float64)]
+    if other:
+        expected = f"a dtype beside {x.dtype} of '{operands.rows[0]}' (float64 goes with float64 alone)"
+        got, hint = str(tensors[other[0]].dtype), f"Convert it with {other[0]}.to({x.dtype})."
+        raise DTypeError(op, other[0], expected, got, hint)
     dims = normalize_dims(op, dim, x.ndim)
     one = result_shape(x.shape, dims, keepdim)
     column = tuple([x.shape[i] for i in dims]) if operands.columns else ()
@@ -118,14 +121,11 @@ def row_operator(
         **declared: other arguments of :func:`forge_core.op.operator`.
 
     Raises:
-        ValueError: the schema is malformed, or the program accumulates sums over rows and ``persistent`` is no variant.
+        ValueError: the schema is malformed, or lacks an argument for an operand of the program; ``gradient`` names what
+            is no tensor of it; or the program accumulates sums over rows and ``persistent`` is no variant.
     """
     parsed = Schema.parse(schema)
-    if isinstance(program, RowProgram) and program.operands.accumulates and PERSISTENT.keys() - kernels.keys():
-        raise ValueError(
-            f"{parsed.name}: expected kernels=PERSISTENT for a program that accumulates sums over rows, got "
-            f"{', '.join(kernels) or 'none'}"
-        )
+    _require_sound(parsed, program, gradient, kernels)
 
     def made(named: dict[str, Any]) -> RowProgram:
         return program if isinstance(program, RowProgram) else program(named)
@@ -179,6 +179,29 @@ def row_operator(
         return made_operator
 
     return declare
+
+
+def _require_sound(schema: Schema, program: Any, gradient: Any, kernels: Collection[str]) -> None:
+    """Raises ValueError for a declaration that contradicts itself."""
+
+    def refuse(expected: str, got: str) -> None:
+        raise ValueError(f"{schema.name}: expected {expected}, got {got}")
+
+    if isinstance(gradient, str) and gradient != "reference":
+        refuse("gradient='reference', a mapping or None", repr(gradient))
+    unknown = [name for name in gradient or () if name not in schema.tensors] if gradient != "reference" else []
+    if unknown:
+        refuse(f"gradient= of tensors of the schema, {', '.join(schema.tensors)}", ", ".join(unknown))
+    if not isinstance(program, RowProgram):
+        return
+    own = program.operands
+    lacking = [name for name in (*own.rows, *own.columns, *own.scalars) if name not in schema.tensors]
+    lacking += [name for name in own.numbers if name not in schema.parameters]
+    if lacking:
+        refuse(f"an argument of the schema for each operand of {type(program).__name__}", f"none for {lacking}")
+    if own.accumulates and PERSISTENT.keys() - kernels:
+        given = ", ".join(kernels) or "none"
+        refuse("kernels=PERSISTENT for a program that accumulates sums over rows", given)
 
 
 def _real_views(

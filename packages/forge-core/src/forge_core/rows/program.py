@@ -279,6 +279,20 @@ def log(x: Any) -> Any:
     return cute.math.log(x)
 
 
+def erf(x: Any) -> Any:
+    """The error function of a vector or a scalar."""
+    import cutlass.cute as cute
+
+    return cute.math.erf(x)
+
+
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent of a vector or a scalar."""
+    import cutlass.cute as cute
+
+    return cute.math.tanh(x)
+
+
 def rsqrt(x: Any) -> Any:
     """1 / sqrt(x) of a vector or a scalar."""
     import cutlass.cute as cute
@@ -302,7 +316,9 @@ def rounded(x: Any, dtype: torch.dtype) -> Any:
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
-    """Selects ``a`` if the condition holds, else ``b``; scalars of one dtype."""
+    """Selects ``a`` if the condition holds, else ``b``: vectors by element, or scalars of one dtype."""
     import cutlass
 
+    if isinstance(condition, cutlass.cute.TensorSSA):
+        return cutlass.cute.where(condition, a, b)
     return type(b)(cutlass.select_(condition, a, b))
