@@ -17,7 +17,8 @@ from forge_core.device import SPECS
 #
 # A GPU runs threads in *warps* of 32; a thread of a warp is a *lane*. Warps make up *blocks*, and a block runs on one
 # *multiprocessor*, of which an H200 has 132, each with room for 64 warps. All share one L2 cache, behind which lies the
-# memory, DRAM. The [glossary](../glossary.md) has the other terms.
+# memory, DRAM. The steps explain each term of CUDA at its first use; the [glossary](../glossary.md) has those and
+# Forge's own.
 #
 # ## Bytes
 #

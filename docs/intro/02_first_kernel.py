@@ -71,9 +71,9 @@ compiled = course.compile(naive, x, y, make_fake_stream(use_tvm_ffi_env_stream=T
 course.inspect(compiled)
 
 # %% [markdown]
-# This counts instructions in the code, whatever is executed: the loop is unrolled, and the turns that are left over
-# have loads of their own. `ld.global.4` is a load of 4 bytes from global memory, and a *spill* a register that had to
-# be kept in memory, for want of registers. The number behind the name tells apart the launches of a program.
+# This counts instructions in the code, whatever is executed: the loop is unrolled, and the iterations that are left
+# over have loads of their own. `ld.global.4` is a load of 4 bytes from global memory, and a *spill* a register that had
+# to be kept in memory, for want of registers. The number behind the name tells apart the launches of a program.
 #
 # All is in order, and the kernel is slow: a multiprocessor has 4 of 64 warps, and each load is scattered over memory.
 # Steps 4 and 6 show what that costs.
@@ -92,9 +92,9 @@ course.inspect(compiled)
 # <details><summary>Answer</summary>
 #
 # Eight: 1024 rows are 8 blocks of 128 threads, and a block runs on one multiprocessor. A matrix of 16384 rows has 128
-# blocks, which is a block each, 4 warps where 64 would fit. [Week 1's `naive`](../week1.md#ladder) is this kernel, for
-# more dtypes and any strides; its [file](../../packages/week1-reduce/src/forge_week1_reduce/kernels/naive.py) reads the
-# same.
+# blocks, which is a block each, 4 warps where 64 would fit. [Week 1's `naive`](../week1.md#ladder), too, has a thread
+# a row; it takes any strides and adds runs of 128 elements separately, which bounds the rounding error and is slower
+# ([file](../../packages/week1-reduce/src/forge_week1_reduce/kernels/naive.py)).
 #
 # </details>
 

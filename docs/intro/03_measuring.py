@@ -22,10 +22,10 @@ from forge_core.timing.l2 import L2Policy
 # %% [markdown]
 # ## Cold caches
 #
-# A benchmark calls one function on one tensor in a loop. A matrix of 4 MB is in the L2 after the first turn, and its
-# sum comes out faster than DRAM could deliver it. A program's next kernel does not find its input there, since other
-# kernels ran in between. So buffers rotate, as many as it takes to pass three times the L2's size before one is used
-# again, and an untimed copy comes before each launch.
+# A benchmark calls one function on one tensor in a loop. A matrix of 4 MB is in the L2 after the first iteration, and
+# its sum comes out faster than DRAM could deliver it. A program's next kernel does not find its input there, since
+# other kernels ran in between. So buffers rotate, as many as it takes to pass three times the L2's size before one is
+# used again, and an untimed copy comes before each launch.
 
 # %%
 cold = L2Policy("cold", SPECS["H200"].l2_bytes)

@@ -40,9 +40,9 @@ THREADS = 256
 
 # %%
 @cute.jit
-def walk(gX: cute.Tensor, first: cutlass.Int32, turn: int):
+def walk(gX: cute.Tensor, first: cutlass.Int32, stride: int):
     total = Float32(0)
-    for i in cutlass.range(first, cute.size(gX), turn):
+    for i in cutlass.range(first, cute.size(gX), stride):
         total += gX[i]
     return total
 
@@ -109,8 +109,8 @@ for compiled in kernels.values():
 
 # %% [markdown]
 # Eight barriers, and one. One shuffle of each kernel is not in its text: it makes a number uniform for the warp. PTX
-# has the load once, in a loop; the assembler behind it writes out several turns, so that their loads are in flight
-# together, and code for the turns that are left. `unroll=4` would have the compiler write out four turns before
+# has the load once, in a loop; the assembler behind it unrolls it by several iterations, so that their loads are in
+# flight together, and adds code for the rest. `unroll=4` would have the compiler unroll four iterations before
 # that, each with a test for the end of the row in front of its load: one would wait for the other. So leave a loop to
 # the assembler, or keep the loads apart from what uses them (step 6).
 #

@@ -153,6 +153,9 @@ print(f"  from {path.relative_to(Path(__file__).parents[2])}")
 
 # %% [markdown]
 # ## On a GPU
+#
+# What an H200 printed is 1.03 and 0.70 of a copy. A row of 1000 elements has 250 vectors, so most of a thread's four
+# loads are predicated off, and each row ends in a barrier: week 1 chooses threads and vectors by the row's length.
 
 # %%
 course.time_sums({"vectors": compiled}, (16384, 8192), (16384, 1000))

@@ -163,9 +163,9 @@ for name, compiled in kernels.items():
 
 # %% [markdown]
 # Without the promise a vector is four loads of 4 bytes, since nothing says that it begins at a multiple of 16. The
-# static kernel knows how many turns it takes, and has a loop with one load; the others are unrolled, and turns that are
-# left over have loads of their own: what is counted is code, and no speed. The static kernel refuses each other shape:
-# with `--enable-tvm-ffi` static sizes are checked at each call, as they were not above.
+# static kernel knows how many iterations it takes, and has a loop with one load; the others are unrolled, and those
+# that are left over have loads of their own: what is counted is code, and no speed. The static kernel refuses each
+# other shape: with `--enable-tvm-ffi` static sizes are checked at each call, as they were not above.
 #
 # Strides are `sym_int64`: offsets of a matrix of more than 2^31 elements do not fit 32 bits, and a 32-bit stride would
 # overflow without a word. Forge's kernels go one step further and take strides and lengths as plain arguments

@@ -219,7 +219,7 @@ if gpu is not None:
     course.measure(lambda: mean_square(x), moved)
 
 # %% [markdown]
-# Program, reference and operator are what `nox -s new -- week3-norm --operator rms_norm` writes into a package, with
+# Program, reference and operator are what `nox -s new -- week4-glu --operator swiglu` writes into a package, with
 # what this step left out: proofs and a benchmark ([rows.md](../rows.md),
 # [CONTRIBUTING.md](../../CONTRIBUTING.md#add-a-package)). Week 1's `reduce_sum`, `mean`, `amax`, `amin` and `prod` are
 # one such program ([`program.py`](../../packages/week1-reduce/src/forge_week1_reduce/program.py)).

@@ -23,6 +23,7 @@ from cutlass import Float32, Int32
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from forge_core.cache import builder_at
+from forge_core.files import read_unpacked
 from forge_core.profiling.diagnosis import Needed, diagnose
 from forge_core.profiling.ncu import read_profile
 from forge_core.proofs.evidence import normalised
@@ -114,7 +115,7 @@ print(f"  {'; '.join(f'{tool}: {verdict}' for tool, verdict in proof.sanitizers.
 def profiles(name: str) -> dict[str, Any]:
     """The diagnosis of each variant's first launch in a recorded profile."""
     folder = RECORDS / "profiling"
-    works = json.loads((folder / f"{name}.manifest.json").read_text(encoding="utf-8"))["works"]
+    works = json.loads(read_unpacked(folder / f"{name}.manifest.json.xz"))["works"]
     launches, found = iter(read_profile(folder / f"{name}.csv.xz")), {}
     for work in works:
         mine = [next(launches) for _ in work["launches"]]
@@ -134,12 +135,13 @@ print("  from docs/records/h200/profiling: sums of the rows of 4096 x 8192 bf16"
 # %% [markdown]
 # Two figures want an explanation. That of the L1 counts only multiprocessors that have work: the 32 busy ones of
 # `naive` are at 85 % of theirs, while DRAM is counted over the whole GPU. And `shared` counts as bound by the memory
-# because the L2, at 63 %, is beyond the 60 % from which a unit is said to limit; that DRAM is at 50 % says how much is
+# because the L2, at 65 %, is beyond the 60 % from which a unit is said to limit; that DRAM is at 52 % says how much is
 # left to gain.
 #
-# Of the three that are near the peak, `held` is nearest, with the fewest warps: occupancy is a means to have bytes in
-# flight, and eight loads of 16 bytes a thread are another. "Waiting for global memory" is no finding either: a kernel
-# at the memory's bandwidth has nothing else to do. The same command profiles yours: `nox -s profile -- ncu week1`.
+# Of the two that are near the peak, `held` is nearest, with the fewest warps: occupancy, the share of the warp slots in
+# use, is a means to have bytes in flight, and eight loads of 16 bytes a thread are another. "Waiting for global memory"
+# is no finding either: a kernel at the memory's bandwidth has nothing else to do. The same command profiles yours: `nox
+# -s profile -- ncu week1`.
 
 # %% [markdown]
 # ## Ship: no compiler on the other side

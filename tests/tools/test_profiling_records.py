@@ -36,7 +36,7 @@ LEAST_REGISTERS = 16
 def record(name):
     """Each recorded launch: its work in the manifest, the launch worked out on the host, its PTX's digest, ncu's."""
     profiles = iter(read_profile(FOLDER / f"{name}.csv.xz"))
-    works = json.loads((FOLDER / f"{name}.manifest.json").read_text())["works"]
+    works = json.loads(read_unpacked(FOLDER / f"{name}.manifest.json.xz"))["works"]
     kernels = json.loads((FOLDER / f"{name}.kernels.json").read_text())
     assert [work["name"] for work in works] == [entry["work"] for entry in kernels]
     for work, entry in zip(works, kernels, strict=True):
@@ -94,7 +94,7 @@ def test_what_is_compiled_today_is_what_ncu_saw(tools, name, index):
     pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
     from forge_core.profiling.static import describe
 
-    work = json.loads((FOLDER / f"{name}.manifest.json").read_text())["works"][index]
+    work = json.loads(read_unpacked(FOLDER / f"{name}.manifest.json.xz"))["works"][index]
     rows = [row for row in record(name) if row[0] == work]
     try:
         artefacts = tools.record.compile_work(work["case"], arch="sm_90a")
@@ -123,7 +123,7 @@ def test_every_variant_is_recorded(name):
     pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
     from forge_core.bench.plan import discover
 
-    works = json.loads((FOLDER / f"{name}.manifest.json").read_text())["works"]
+    works = json.loads(read_unpacked(FOLDER / f"{name}.manifest.json.xz"))["works"]
     (bench,) = (bench for bench in discover() if bench.name == name)
     operator = bench.by_name[works[0]["case"]["operator"]]
     assert [work["variant"] for work in works] == list(operator.variants())
@@ -238,7 +238,7 @@ def test_the_page_holds_what_the_rules_and_the_records_say(tools, page):
 @pytest.mark.parametrize("name", WEEKS)
 def test_the_page_has_a_note_on_what_limits_each_variant(page, name):
     notes = page.split(f"<!-- profile:{name} end -->")[1].split("\n#")[0]
-    variants = {work["variant"] for work in json.loads((FOLDER / f"{name}.manifest.json").read_text())["works"]}
+    variants = {work["variant"] for work in json.loads(read_unpacked(FOLDER / f"{name}.manifest.json.xz"))["works"]}
     assert {variant for variant in variants if f"`{variant}`" not in notes} == set()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from forge_core.files import read_unpacked
 from forge_core.profiling.diagnosis import Diagnosis, Needed, compare_text, diagnose
 from forge_core.profiling.ncu import ProfileError, read_profile
 
@@ -23,7 +24,7 @@ def load_needed(path: Path) -> list[tuple[str, Needed]]:
     try:
         return [
             (kernel, Needed(work["read"], work["written"]) if number == 0 else Needed())
-            for work in json.loads(path.read_text(encoding="utf-8"))["works"]
+            for work in json.loads(read_unpacked(path))["works"]
             for number, kernel in enumerate(work["kernels"])
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -37,7 +38,8 @@ def diagnoses(
 
     Each launch must move the bytes that the manifest says (by default the file beside the profile), or ``needed``.
     """
-    beside = path.with_name(path.name.removesuffix(".xz")).with_suffix(".manifest.json")
+    packed = ".xz" if path.suffix == ".xz" else ""
+    beside = path.with_name(f"{path.name.removesuffix(packed).removesuffix('.csv')}.manifest.json{packed}")
     manifest = manifest or (beside if beside.exists() else None)
     waiting = load_needed(manifest) if manifest is not None and needed is None else []
     profiles, found = read_profile(path), []

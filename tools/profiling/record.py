@@ -3,9 +3,9 @@
     record.py PROFILE.csv NAME [--into FOLDER]     the record, and the tables
     record.py                                      the tables
 
-    NAME.csv.xz          the exported CSV without the columns that nothing here reads
-    NAME.manifest.json   the works that ran, with their launches as worked out on the host
-    NAME.kernels.json    the names of each work's kernels, compiled here, and a digest of their PTX
+    NAME.csv.xz             the exported CSV without the columns that nothing here reads
+    NAME.manifest.json.xz   the works that ran, with their launches as worked out on the host
+    NAME.kernels.json       the names of each work's kernels, compiled here, and a digest of their PTX
 
 The tests compare static figures with ncu's for every kernel whose PTX is the recorded one, so make the record from the
 sources that were profiled.  A table is between the comments `profile:NAME begin` and `profile:NAME end` of the page;
@@ -99,7 +99,7 @@ def _rules() -> str:
 
 def _launches(name: str) -> str:
     """The table of one record."""
-    works = json.loads((FOLDER / f"{name}.manifest.json").read_text(encoding="utf-8"))["works"]
+    works = json.loads(read_unpacked(FOLDER / f"{name}.manifest.json.xz"))["works"]
     launched = [(work, number) for work in works for number, _ in enumerate(work["kernels"])]
     rows = [_row(*one, found) for one, found in zip(launched, diagnoses(FOLDER / f"{name}.csv.xz"), strict=True)]
     return Table.of("", rows, labels=6).markdown()
@@ -144,7 +144,7 @@ def main() -> None:
         manifest = options.profile.with_suffix(".manifest.json").read_text(encoding="utf-8")
         files = {
             ".csv.xz": prune(options.profile),
-            ".manifest.json": _packed(json.loads(manifest)),
+            ".manifest.json.xz": _packed(json.loads(manifest)),
             ".kernels.json": _packed(kernels_of(json.loads(manifest), arch=options.arch)),
         }
         options.into.mkdir(parents=True, exist_ok=True)
