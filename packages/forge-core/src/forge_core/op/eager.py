@@ -10,10 +10,10 @@ not depend on the path.
 
 A call of several tensors, or with other arguments, is served by ``_again``, its cached guard, or ``_seen``, by key.
 
-The second half of this module serves the most common call: one tensor, and at most one int.  Such a call is compared
-with one before (``last``) by a cached guard, which is replaced at every 16th mismatch; on a mismatch it is looked up in a
-small table (``ready``) in front of the launch table; if its launch has a workspace, in the launch table.  Any other call
-is looked up by a key of all its arguments.
+The second half of this module serves the most common call: one tensor, and at most one int. Such a call is compared
+with one before (``last``) by a cached guard, which is replaced at every 16th mismatch; on a mismatch it is looked up
+in a small table (``ready``) in front of the launch table; if its launch has a workspace, in the launch table. Any
+other call is looked up by a key of all its arguments.
 """
 
 from __future__ import annotations
