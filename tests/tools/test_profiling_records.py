@@ -300,6 +300,13 @@ def test_the_manifest_says_what_must_be_moved(tools, tmp_path):
             load_needed(file)
 
 
+def test_where_the_manifest_of_a_profile_is(tools):
+    beside = tools.ncu_extract.manifest_beside
+    for profile in ("p/w.1.csv", "p/w.1.ncu-rep"):
+        assert beside(Path(profile)) == Path("p/w.1.manifest.json")
+    assert beside(Path("p/w.csv.xz")) == Path("p/w.manifest.json.xz")
+
+
 def test_a_pruned_table_says_the_same(tools, tmp_path):
     file = FOLDER / "week0.csv.xz"
     pruned = tmp_path / "week0.csv"

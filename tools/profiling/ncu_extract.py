@@ -31,6 +31,12 @@ def load_needed(path: Path) -> list[tuple[str, Needed]]:
         raise ProfileError(f"{path}: expected the manifest that a profiled workload writes: {error!r}") from error
 
 
+def manifest_beside(profile: Path) -> Path:
+    """Where the manifest of a profile is: NAME.manifest.json of NAME.csv or NAME.ncu-rep; packed as the profile is."""
+    packed = ".xz" if profile.suffix == ".xz" else ""
+    return profile.with_name(f"{Path(profile.name.removesuffix(packed)).stem}.manifest.json{packed}")
+
+
 def diagnoses(
     path: Path, *, manifest: Path | None = None, kernel: str | None = None, needed: Needed | None = None
 ) -> list[Diagnosis]:
@@ -38,8 +44,7 @@ def diagnoses(
 
     Each launch must move the bytes that the manifest says (by default the file beside the profile), or ``needed``.
     """
-    packed = ".xz" if path.suffix == ".xz" else ""
-    beside = path.with_name(f"{path.name.removesuffix(packed).removesuffix('.csv')}.manifest.json{packed}")
+    beside = manifest_beside(path)
     manifest = manifest or (beside if beside.exists() else None)
     waiting = load_needed(manifest) if manifest is not None and needed is None else []
     profiles, found = read_profile(path), []

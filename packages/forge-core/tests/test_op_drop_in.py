@@ -50,8 +50,13 @@ def test_a_tensor_without_data_beside_one_with_data_is_refused(where):
         text = "fake tensor" if where == "compiled" else "expected a tensor on (cpu|meta)"
         with mode, pytest.raises(RuntimeError, match=text):
             run()
-    with pytest.raises(DeviceError, match="no data: load it"):
-        calls[0]()
+    if where == "compiled":
+        assert_close(
+            torch.compile(lambda: week3.rms_norm(x, (6,), w), backend="aot_eager")(), week3.rms_norm(x, (6,), w)
+        )
+    for call in (calls[0], calls[4]):
+        with pytest.raises(DeviceError, match="no data: load it"):
+            call()
 
 
 @norms
@@ -60,10 +65,13 @@ def test_sizes_and_numbers_in_the_forms_that_torch_takes(name):
     for sizes in ((np.int64(6),), [torch.tensor(6)], (4, np.int32(6))):
         assert_close(NORMS[name](x, sizes, eps=1e-5), theirs(x, tuple(map(int, sizes)), eps=1e-5))
     for eps in (np.float32(1e-3), np.float64(1e-3), torch.tensor(1e-3, dtype=torch.float64)):
-        assert_close(NORMS[name](x, (6,), eps=eps), theirs(x, (6,), eps=float(eps)))
+        for _ in range(17):  # also where the call may become the guarded one
+            assert_close(NORMS[name](x, (6,), eps=eps), theirs(x, (6,), eps=float(eps)))
+    for _ in range(17):
+        assert NORMS[name](x.double(), (6,), out_dtype=float).dtype is torch.float64
     with pytest.raises(ArgumentTypeError, match=r"tuple of ints, got \(True,\). Pass x.shape\[-1:\]"):
         NORMS[name](randn(3, 1), (True,))
-    for eps in ("1e-5", torch.tensor(1j), torch.ones(2)):
+    for eps in ("1e-5", torch.tensor(1j), torch.ones(2), torch.tensor(1.0, requires_grad=True)):
         with pytest.raises(ArgumentTypeError, match="'eps': expected an argument of type float"):
             NORMS[name](x, (6,), eps=eps)
 
@@ -88,6 +96,7 @@ def test_errors_are_of_the_kind_that_torch_raises():
         (LayoutError, lambda: week2.softmax(torch.eye(4).to_sparse(), 1)),
         (LayoutError, lambda: week2.softmax.out(x, 1, out=torch.empty(1).expand(4, 6))),
         (LayoutError, lambda: week3.layer_norm(nested, (3,))),
+        (LayoutError, lambda: week3.rms_norm(x, (3,), nested)),
         (LayoutError, lambda: week3.rms_norm(x, (6,), residual=x.to_sparse(), batch_invariant=True)),
         (DeviceError, lambda: week2.softmax.out(x, 1, out=torch.empty(4, 6, device="meta"))),
         (ShapeError, lambda: week3.rms_norm(x, (6,), residual=randn(3, 6))),
@@ -112,6 +121,8 @@ def test_a_message_names_the_argument_of_the_call_and_the_way_out(name):
         (lambda: op(x.double(), (6,), w), DTypeError, r"'weight': .* got torch.float32. Convert it with weight.to"),
         (lambda: op(x, (6,), w.int()), DTypeError, r"'weight': .* Convert it with weight.to"),
         (lambda: op(x, (6,), out_dtype="bf16"), ArgumentTypeError, "'out_dtype'"),
+        (lambda: op(x, (6,), out_dtype=np.float32), ArgumentTypeError, "'out_dtype'"),
+        (lambda: op(x, (6,), residual=x, residual_dtype=np.float32), ArgumentTypeError, "'residual_dtype'"),
         (lambda: op(x, (6,), out_dtype=torch.int32), DTypeError, "'out_dtype'"),
         (lambda: op(x, (6,), residual=x.numpy()), ArgumentTypeError, "'residual': .* Convert it with torch.as_tensor"),
         (lambda: op(x, (6,), residual=x.numpy(), batch_invariant=True), ArgumentTypeError, "'residual'"),

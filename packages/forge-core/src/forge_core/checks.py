@@ -66,8 +66,8 @@ def same_device(op: str, argument: str, x: torch.Tensor, device: torch.device) -
     """Raises DeviceError unless the tensor is on ``device``."""
     if x.device != device:
         hint = f"Move it with {argument}.to('{device}')."
-        if x.is_meta:
-            hint = "A meta tensor has no data: load it, or allocate it on that device."
+        if x.is_meta or device.type == "meta":
+            hint = "A tensor on meta has no data: load it, or allocate it on a device."
         raise DeviceError(op, argument, f"a tensor on {device}", f"one on {x.device}", hint)
 
 

@@ -57,11 +57,8 @@ def _outputs(op: str, *, center: bool, **named: Any) -> tuple[torch.Tensor, ...]
     checks.one_of(op, "cast", named["cast"], ("fp32", "input"))
     x, dim, residual = named["x"], named["dim"], named.get("residual")
     tensors = {name: named[name] for name in ("x", "residual", "weight", "bias") if named.get(name) is not None}
-    for name, argument in (("dtype", "out_dtype"), ("residual_dtype", "residual_dtype")):
-        dtype = named.get(name)
-        if dtype is not None and (dtype not in FLOATS or (dtype is torch.float64) != (x.dtype is torch.float64)):
-            expected = "None, or a floating-point dtype, float64 for float64 only"
-            raise DTypeError(op=op, argument=argument, expected=expected, got=str(dtype))
+    for name in ("dtype", "residual_dtype"):
+        _result_dtype(op, name, named.get(name), x)
     program = Norm(center) if x.dtype not in FLOATS else _program(named, center=center)
     y = row_output(op, program, dim=dim, dtype=named["dtype"], **tensors)
     if "residual" not in named:
@@ -70,6 +67,16 @@ def _outputs(op: str, *, center: bool, **named: Any) -> tuple[torch.Tensor, ...]
     rows = result_shape(x.shape, normalize_dims(op, dim, x.ndim), keepdim=False) if named["statistics"] else (0,)
     found = [torch.empty(rows, dtype=wide, device=x.device) for _ in range(1 + center)]
     return y, torch.empty(total, dtype=program.total or x.dtype, device=x.device), *found
+
+
+def _result_dtype(op: str, argument: str, dtype: Any, x: torch.Tensor) -> None:
+    """Refuses what is no dtype of a result; Python's types are those that PyTorch takes for dtypes."""
+    if not isinstance(dtype, torch.dtype):
+        if dtype not in (None, float, int, bool):
+            raise ArgumentTypeError(op=op, argument=argument, expected="a torch.dtype, or None", got=repr(dtype))
+    elif dtype not in FLOATS or (dtype is torch.float64) != (x.dtype is torch.float64):
+        expected = "None, or a floating-point dtype, float64 for float64 only"
+        raise DTypeError(op=op, argument=argument, expected=expected, got=str(dtype))
 
 
 def _declare(name: str, statistics: str = "", *, center: bool) -> Callable[[Callable[..., Any]], Operator]:
@@ -126,8 +133,9 @@ def _checked(op: str, x: Any, normalized_shape: Any, weight: Any, bias: Any) -> 
         raise ArgumentTypeError(op, argument, "a tuple of ints", repr(sizes), "Pass x.shape[-1:], or as many dims.")
     if not sizes:
         raise ShapeError(op=op, argument=argument, expected="at least one size", got="none")
-    if isinstance(x, torch.Tensor) and x.is_nested:
-        checks.strided(op, "x", x)
+    for name, t in (("x", x), ("weight", weight), ("bias", bias)):
+        if isinstance(t, torch.Tensor) and t.is_nested:  # whose shape cannot be read
+            checks.strided(op, name, t)
     shapes = {"x": x.shape[-len(sizes) :] if isinstance(x, torch.Tensor) else tuple(sizes)}
     shapes |= {n: t.shape for n, t in (("weight", weight), ("bias", bias)) if isinstance(t, torch.Tensor)}
     for name, shape in shapes.items():
@@ -148,9 +156,9 @@ def _call(
     """A call of the operator of y alone, or of that of all results, whichever is needed."""
     dim = _checked(op, x, normalized_shape, weight, bias)
     _require(op, "residual_dtype", options["residual_dtype"] is not None, residual, "residual")
-    for name, dtype in (("out_dtype", options["dtype"]), ("residual_dtype", options["residual_dtype"])):
-        if not isinstance(dtype, (torch.dtype, type, type(None))):
-            raise ArgumentTypeError(op=op, argument=name, expected="a torch.dtype, or None", got=repr(dtype))
+    if isinstance(x, torch.Tensor):
+        _result_dtype(op, "out_dtype", options["dtype"], x)
+        _result_dtype(op, "residual_dtype", options["residual_dtype"], x)
     if residual is not None:
         checks.is_tensor(op, "residual", residual)
     tensors = [t for t in (x, residual, weight, bias) if isinstance(t, torch.Tensor)]

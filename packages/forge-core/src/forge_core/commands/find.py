@@ -97,6 +97,8 @@ def explained(
         if operator in benched:
             try:
                 return benched[operator].planned(Case(operator, sizes, kind, layout), variant, arch=arch)
+            except ArgumentError:
+                raise
             except TypeError as error:
                 text = f"OPERATOR: expected its benchmark's inputs to be a call of it, got: {error}"
                 way = "OperatorBench.inputs makes them, by default one tensor"

@@ -62,10 +62,10 @@ class Composite(ByName):
             return handle_torch_function(self, everything, *args, **kwargs)
         call = self._call(args, kwargs)
         found = _run(call)
-        if self._misses % REFRESH_EVERY == 0:
+        self._misses += 1
+        if self._misses % REFRESH_EVERY == 1:
             served = call.operator.repeatable(call.args, call.kwargs)
             self._again = (repeated(args, kwargs, served, call.results) if served else None) or self._again
-        self._misses += 1
         return found
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:

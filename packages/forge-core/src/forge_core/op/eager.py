@@ -72,6 +72,7 @@ class EagerPath:
 
         None unless its tensors are plain, and all that its way depends on is compared with each call.
         """
+        args, kwargs = self._schema.normalize(args, kwargs)
         tensors, launches = tensors_of(args), self._launches
         if not (launches.ambient is None and launches.no_backend_override() and guard.quiet()):
             return None

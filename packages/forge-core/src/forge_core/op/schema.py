@@ -271,7 +271,7 @@ def normal_int(value: Any) -> Any:
 def _normal_float(value: Any) -> Any:
     """Converts real numbers that PyTorch accepts to float; returns any other value unchanged."""
     if isinstance(value, torch.Tensor):
-        real = not value.dim() and not value.is_complex() and value.dtype is not torch.bool
+        real = not (value.dim() or value.is_complex() or value.dtype is torch.bool or value.requires_grad)
     else:
         real = isinstance(value, numbers.Real) and not isinstance(value, (bool, int))
     return float(value) if real else value
