@@ -79,5 +79,7 @@ def test_dtype_and_choice() -> None:
     checks.one_of("op", "tile", 16, (16, 32))
     with pytest.raises(ArgumentError, match="op: argument 'tile': expected one of 16, 32, got 8"):
         checks.one_of("op", "tile", 8, (16, 32))
-    with pytest.raises(DeviceError, match=r"Move it with y.to\('meta'\)"):
+    with pytest.raises(DeviceError, match=r"Move it with y.to\('cuda:0'\)"):
+        checks.same_device("op", "y", torch.zeros(1), torch.device("cuda:0"))
+    with pytest.raises(DeviceError, match="on meta has no data: load it"):
         checks.same_device("op", "y", torch.zeros(1), torch.device("meta"))
