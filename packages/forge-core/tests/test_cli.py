@@ -55,7 +55,6 @@ BUILD = ("cache", "build", "--out", "folder")
     "words",
     [
         ("--nonsense",),
-        ("bnech",),
         ("settings", "--nonsense"),
         ("doctor", "more"),
         ("inspect", "transpose"),
@@ -86,6 +85,12 @@ def test_bad_usage_has_one_exit_status_and_writes_nothing(forge, words, tmp_path
     assert result.exit_code == cli.BAD_USAGE == 3, result.output
     assert "Usage: " in result.stderr and "Error: " in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_command_is_a_usage_error(forge):
+    result = forge("bnech")
+    assert result.exit_code == 3
+    assert "No such command 'bnech'" in result.output
 
 
 @pytest.mark.parametrize(

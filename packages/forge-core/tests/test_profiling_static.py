@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 
+import click
 import pytest
 import torch
 
 from forge_core import device
+from forge_core.bench import Bench
 from forge_core.commands.find import explained
 from forge_core.device import SPECS, Arch, spec_for
 from forge_core.errors import CompileError, UnsupportedError
@@ -308,6 +311,20 @@ def test_accesses_are_counted_in_a_disassembly():
     )
     (counts,) = count_sass(text).values()
     assert {name: count for name, count in counts.items() if count} == {"instructions": 4, "LDG": 1, "STL": 1, "LDL": 1}
+
+
+def test_only_inputs_that_are_no_call_are_the_benchmarks_fault(stand_in, monkeypatch):
+    def plan(inputs, variant):
+        raise TypeError(why)
+
+    operator = dataclasses.replace(stand_in("swap", print), explain=plan)
+    monkeypatch.setattr("forge_core.commands.find.discover", lambda: [Bench("own", "forge_core", (operator,), None)])
+    why = "swap() missing required argument: 'b'"
+    with pytest.raises(click.UsageError, match=r"inputs to be a call of it, got: swap\(\) missing"):
+        explained("swap", shape="4x4", dtype="float32", arch="sm_90a")
+    why = "unsupported operand type(s) for +: 'int' and 'str'"
+    with pytest.raises(TypeError, match="unsupported operand"):
+        explained("swap", shape="4x4", dtype="float32", arch="sm_90a")
 
 
 def test_what_cannot_be_inspected_says_why(run):

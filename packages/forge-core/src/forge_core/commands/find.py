@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ from forge_core.bench.schema import parse_shape
 from forge_core.cli import ARCH, did_you_mean
 from forge_core.errors import ArgumentError
 from forge_core.op import Explanation, Operator
+
+#: Errors of a call that does not match a signature, by Python or ``Schema.bind``; others are the program's own.
+_SIGNATURE = re.compile(r"[\w.<>]+\(\) (missing|takes|got) ")
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -97,9 +101,9 @@ def explained(
         if operator in benched:
             try:
                 return benched[operator].planned(Case(operator, sizes, kind, layout), variant, arch=arch)
-            except ArgumentError:
-                raise
             except TypeError as error:
+                if isinstance(error, ArgumentError) or not _SIGNATURE.match(str(error)):
+                    raise
                 text = f"OPERATOR: expected its benchmark's inputs to be a call of it, got: {error}"
                 way = "OperatorBench.inputs makes them, by default one tensor"
                 raise click.UsageError(f"{text}; {way}.") from error
