@@ -217,17 +217,20 @@ _OF_WEIGHT: dict[str, Any] = {**_SOME, "inapplicable": {**_NODES, **_STATISTICS}
 #: Of rows that a cluster holds, of any layout.
 _HELD = tuple(
     Case(shape, (dim,))
-    for shape, dim in (((300, 64), -1), ((70, 4097), -1), ((70, 2**14), -1), ((4096, 20), 0), ((3, 700, 64), 1))
+    for shape, dim in (((300, 64), -1), ((70, 4097), -1), ((70, 2**15), -1), ((4096, 20), 0), ((3, 700, 64), 1))
 )
+#: Of rows of teams of several blocks.
+_TEAMS = (Case((280, 3 * 2**13), (-1,)),)
 
 _PLANTED = Planted(mean_of_squares, "float64_error")
+_LAYER_NORM: dict[str, Any] = {**_ALL, "launches": (*LAUNCHES, *_TEAMS), "planted": [_PLANTED]}
 _FORWARD, _ADDED = "x weight bias", "x residual weight bias"
 _RMS, _LAYER = "dy x rstd dtotal weight", "dy x mean rstd dtotal weight"
 
 #: Each operator, with what it means, its bound, and calls of each kernel.
 SUBJECTS = (
     Subject(rms_norm, **_subject(_FORWARD, _norm, _norm_floor, center=False), **_ALL),
-    Subject(layer_norm, **_subject(_FORWARD, _norm, _norm_floor, center=True), **_ALL, planted=[_PLANTED]),
+    Subject(layer_norm, **_subject(_FORWARD, _norm, _norm_floor, center=True), **_LAYER_NORM),
     Subject(rms_norm_total, **_subject(_ADDED, _total, _total_floor, center=False), **_TOTAL),
     Subject(layer_norm_total, **_subject(_ADDED, _total, _total_floor, center=True), **_TOTAL),
     Subject(backward.rms_norm_backward, **_subject(_RMS, _dx, _dx_floor, center=False), **_OF_X),

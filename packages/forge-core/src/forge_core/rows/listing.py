@@ -80,7 +80,8 @@ def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
     if binding.operands.accumulates:
         return persistent_configurations(binding, device)
     held = (c for c in _held(binding, device) if c.registers <= min(_MOST_REGISTERS, 65536 // c.threads))
-    found = dict.fromkeys((*held, *_streams(binding, device), *_columns(binding, device)))
+    teams = (c for c in persistent_configurations(binding, device) if binding.wide_columns and c.long)
+    found = dict.fromkeys((*held, *_streams(binding, device), *_columns(binding, device), *teams))
     return tuple(map(_interned, found))
 
 

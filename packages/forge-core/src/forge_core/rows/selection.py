@@ -45,7 +45,7 @@ from forge_core.rows.config import (
 from forge_core.rows.listing import listed
 from forge_core.rows.neighbors import beside, by_threads, choose_column
 from forge_core.rows.problem import Problem
-from forge_core.rows.teams import choose_team, team_sizes
+from forge_core.rows.teams import PersistentConfig, choose_team, team_sizes
 from forge_core.rows.thresholds import thresholds
 
 #: The kernels of programs that do not accumulate sums over rows.
@@ -92,6 +92,8 @@ _FEW_CHUNKS = 4
 _ALONE, _ALONE_WRITTEN = 16, 4
 #: Bytes read from which copies of column operands are made for rows that are not aligned with them.
 _REALIGNED = 2**25
+#: Rows of each team from which teams are taken for programs without sums: before, one is waited for and none computed.
+_ROWS_PER_TEAM = 4
 #: Additional bytes in flight on a multiprocessor that hide the exchange of a cluster with one more block.
 _BYTES_PER_BLOCK = 3072
 
@@ -134,11 +136,7 @@ def select(
 def _accumulating(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal:
     """Selection for programs that accumulate sums over rows."""
     team = choose_team(binding, problem, device)
-    if isinstance(team, Refusal):
-        return team
-    threads, teams = team_sizes(team, problem, device)
-    who = f"{team.lanes} lanes" if team.lanes else f"{team.blocks} blocks of {threads} threads"
-    return "persistent", team, f"{who} a row, {teams} teams for {problem.rows} rows of {problem.length} elements"
+    return team if isinstance(team, Refusal) else ("persistent", team, _why_team(team, problem, device))
 
 
 def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal:
@@ -156,7 +154,8 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
         few = problem.rows * 16 <= device.sm_count
         vectors = problem.length // problem.alignment.vec
         if not few or vectors < thresholds().value("grid_vectors", device):
-            return "held", held, _why(held, problem, device)
+            team = _team(binding, problem, device) if held.blocks > 1 and binding.wide_columns else None
+            return team or ("held", held, _why(held, problem, device))
     grid = _grid(binding, problem, device)
     if isinstance(grid, HeldConfig):
         return "grid", grid, f"{problem.rows} rows of {problem.length} elements over the whole GPU"
@@ -168,6 +167,18 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
             return "split", split, f"{row_parts(split, problem, device)} parts a row, since `held` {held}"
     streamed = _stream(binding, problem, device)
     return streamed if isinstance(streamed, Refusal) else ("stream", streamed, f"a block a row, since `held` {held}")
+
+
+def _team(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | None:
+    """Teams for many rows that several blocks share, of programs that read more of their column operands than of rows.
+
+    A team reads column operands once for all rows, and has the next row in flight while it waits for an exchange.
+    """
+    team = choose_team(binding, problem, device)
+    if isinstance(team, Refusal) or not team.long:
+        return None
+    teams = team_sizes(team, problem, device)[1]
+    return ("persistent", team, _why_team(team, problem, device)) if problem.rows >= _ROWS_PER_TEAM * teams else None
 
 
 @functools.lru_cache(maxsize=4096)
@@ -328,6 +339,13 @@ _CHOOSE: Mapping[str, Callable[[Binding, Problem, Device], RowConfig | Refusal]]
     "held": _held,
     "persistent": choose_team,
 }
+
+
+def _why_team(team: PersistentConfig, problem: Problem, device: Device) -> str:
+    """The launch of teams, in words."""
+    threads, teams = team_sizes(team, problem, device)
+    who = f"{team.lanes} lanes" if team.lanes else f"{team.blocks} blocks of {threads} threads"
+    return f"{who} a row, {teams} teams for {problem.rows} rows of {problem.length} elements"
 
 
 def _why(config: HeldConfig, problem: Problem, device: Device) -> str:

@@ -55,7 +55,8 @@ class Successive:
         whole: the same bits of vectors all of whose elements are.
         apart: whether rows are not neighbors in memory, so that what is beside a row is not to be read.
         policy: L2 cache policy of loads.
-        rColumns: column operands, (vec, chunks) each, for all rows.
+        rColumns: column operands, (vec, chunks) each, for all rows; in shared memory if ``columns_staged``:
+        sColumns: ((access, accesses), chunks) each.
         rScalars: scalars of the next row, (1) each.
         rNext: the next row, (vec, chunks) for each row operand; empty with stages.
     """
@@ -74,6 +75,7 @@ class Successive:
     apart: Boolean
     policy: Int64
     rColumns: dict[str, cute.Tensor]  # noqa: N815 - CuTe's grammar of names
+    sColumns: dict[str, cute.Tensor]  # noqa: N815
     rScalars: dict[str, cute.Tensor]  # noqa: N815
     rNext: dict[str, cute.Tensor]  # noqa: N815
 
@@ -86,11 +88,13 @@ class Successive:
         g, at = kernel.row_of(*arguments[:3], Int64(0)), (Int32(0), Int32(0), Int32(0), Boolean(False))
         if kernel.has_edges:
             at = _places(kernel, arguments, cutlass.min(rows[1], rows[0] - 1), who)
-        given: tuple[Any, ...] = (*rows, *who, start, *at, load_policy(), {}, {}, {})
+        given: tuple[Any, ...] = (*rows, *who, start, *at, load_policy(), {}, {}, {}, {})
         made = cls(kernel, arguments, *given)
         for name in names.columns:
             made.rColumns[name] = cute.make_rmem_tensor((vec, chunks), g[name].element_type)
             made._load(g[name], kernel.fill_value(name, g), arguments[1], made.rColumns[name])
+        if kernel.columns_staged:
+            made._stage_columns()
         for name in names.scalars:
             made.rScalars[name] = cute.make_rmem_tensor(1, g[name].element_type)
             made.rScalars[name].fill(kernel.fill_value(name, g))
@@ -175,7 +179,7 @@ class Successive:
                 within = rWithin.load()
             registers = {name: r[None, c].load for name, r in (self.rColumns | rRow).items()}
             if const_expr(kernel.stages > 0):
-                registers |= {name: partial(_read, sX, c) for name, sX in staged.items()}
+                registers |= {name: partial(_read, sX, c) for name, sX in (staged | self.sColumns).items()}
 
             def store(name: str, y: Any, c: int = c, whole: Boolean = whole) -> None:
                 self.store(g[name], whole, c, y)
@@ -220,8 +224,25 @@ class Successive:
     def _stage(self, iteration: Int32, parts: dict[str, cute.Tensor]) -> dict[str, cute.Tensor]:
         """The same of the stage of an iteration, in shared memory."""
         kernel = self.kernel
-        row = kernel.chunks * kernel.vec * kernel.binding.loaded_bytes * cute.arch.block_dim()[0]
-        return stage(self.start + Int32(Uint32(iteration) % kernel.stages) * row, parts, kernel.chunks)
+        return stage(self.start + Int32(Uint32(iteration) % kernel.stages) * self._row_bytes(), parts, kernel.chunks)
+
+    def _row_bytes(self) -> Int32:
+        kernel = self.kernel
+        return Int32(kernel.chunks * kernel.vec * kernel.binding.loaded_bytes * cute.arch.block_dim()[0])
+
+    def _stage_columns(self) -> None:
+        """Moves column operands from registers to shared memory, behind the stages."""
+        kernel, parts = self.kernel, {}
+        for name, rX in self.rColumns.items():
+            width = 128 // rX.element_type.width
+            layout = cute.make_layout(((width, kernel.vec // width), kernel.chunks))
+            parts[name] = cute.make_tensor(rX.iterator, layout)
+        self.sColumns.update(stage(self.start + kernel.stages * self._row_bytes(), parts, kernel.chunks))
+        for name, sX in self.sColumns.items():
+            for c in range(kernel.chunks):
+                for a in range(sX.shape[0][1]):
+                    cute.autovec_copy(parts[name][(None, a), c], sX[(None, a), c])
+        self.rColumns.clear()
 
     def _load(self, row: cute.Tensor, fill: Any, count: Any, rX: cute.Tensor) -> None:
         """Loads a thread's elements before ``count`` into (vec, chunks) registers."""

@@ -9,8 +9,10 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import torch
 
 from forge_core.choice import Refusal, max_cluster
 from forge_core.device import Device
@@ -18,8 +20,8 @@ from forge_core.rows.binding import Binding
 from forge_core.rows.config import ALL_DIMS, LIMIT, MANY_DIMS, SharedRowConfig
 from forge_core.rows.problem import Problem
 
-#: Shared memory that CUDA reserves per block.
-RESERVED_SHARED = 1024
+#: Registers of a multiprocessor, and shared memory that CUDA reserves per block.
+REGISTERS, RESERVED_SHARED = 65536, 1024
 #: Registers per thread for sums over rows and column operands, which stay for all rows.
 _KEPT = 48
 #: Maximum elements of a row per thread; of rows read by element; of those with several reduced dims.
@@ -29,6 +31,9 @@ _MOST, _MOST_SINGLE, _MOST_STRIDED = 16, 8, 4
 _SPARE, _SPARE_LANES = 8, 64
 #: Bytes in flight per multiprocessor.
 _IN_FLIGHT = 64 * 1024
+#: Teams of longer rows: threads per block, elements of a row per thread.  Their sums leave no registers for column
+#: operands, which are kept in shared memory, and no shared memory for more than half as many elements of 4 bytes.
+_LONG_THREADS, _LONG = 512, (24, 32)
 #: Threads per block of a team; threads per block with lanes; lanes per row and chunks.
 _TEAM_THREADS, _WARP_THREADS, _LANES = (256, 512), 128, ((4, 2), (8, 2), (16, 2), (32, 2), (32, 4))
 #: Times as many resident threads, with which two blocks a row are faster than one.
@@ -51,10 +56,12 @@ class PersistentConfig(SharedRowConfig):
         stages: rows in the shared-memory pipeline: one is computed while the others are loaded; 0: the next row is
             loaded into registers, by element.
         overlap: programmatic dependent launch of the kernel that adds up the sums of teams.
+        columns_staged: column operands are kept in shared memory instead of registers.
     """
 
     stages: int = 0
     overlap: bool = False
+    columns_staged: bool = field(default=False, metadata={"added": True})
 
     @property
     def sizes(self) -> int:
@@ -70,6 +77,11 @@ class PersistentConfig(SharedRowConfig):
     def exchange_partials(self) -> int:
         """Partial results of an exchange in shared memory, in all its buffers."""
         return self.turns * (self.threads // 32) * self.blocks if self.sized else 0
+
+    @property
+    def long(self) -> bool:
+        """Whether a thread has more elements of a row than where several blocks are resident."""
+        return self.chunks * self.vec > _MOST
 
     @property
     def delayed(self) -> bool:
@@ -90,7 +102,8 @@ class PersistentConfig(SharedRowConfig):
     def registers(self) -> int:
         """Estimated registers per thread: sums and column operands, a vector in conversion, and the next row."""
         operands, wide = self.binding.operands, self.binding.wide
-        stay = self.chunks * self.vec * wide * (len(operands.accumulates) + len(operands.columns))
+        kept = operands.accumulates + (() if self.columns_staged else operands.columns)
+        stay = self.chunks * self.vec * wide * len(kept)
         vector = self.vec * wide * (2 * len(operands.rows) + 1)
         arrive = 0 if self.stages else self.chunks * (2 * self.binding.words(1) + 3) + 12 * self.reduced
         # Without sums, ptxas spills at the edges of rows unless it has 8 registers more.
@@ -106,7 +119,9 @@ class PersistentConfig(SharedRowConfig):
         """Bytes of shared memory per block: exchanges and staged rows, whose memory the sums of lanes reuse."""
         row = self.chunks * self.vec * self.binding.loaded_bytes
         sums = self.vec * self.binding.compute.itemsize if self.lanes and self.workspace else 0
-        return super().shared(threads) + 32 + threads * max(self.stages * row, sums)
+        columns = self.binding.operands.columns if self.columns_staged else ()
+        column = self.chunks * self.vec * sum(self.binding.dtype(name).itemsize for name in columns)
+        return super().shared(threads) + 32 + threads * (max(self.stages * row, sums) + column)
 
     @property
     def idea(self) -> str:
@@ -129,11 +144,13 @@ def persistent_configurations(binding: Binding, device: Device) -> tuple[Persist
     """All configurations of a program, those that hold the shortest rows first."""
     vectors = (_vectors(binding, device, align) for align in ("whole", "shifted"))
     found = dict.fromkeys(itertools.chain(*vectors, _single(binding, device)))
-    return tuple(config for config in found if config.registers * config.threads <= 65536)
+    return tuple(config for config in found if config.registers * config.threads <= REGISTERS)
 
 
 def _config(binding: Binding, device: Device, align: str, threads: int, chunks: int, **more: Any) -> PersistentConfig:
     spare = _SPARE_LANES if "lanes" in more else spare_registers(device) + _SPARE
+    if more.get("columns_staged") and {binding.dtype(name) for name in binding.loaded} == {torch.bfloat16}:
+        spare -= _SPARE  # converted by a shift
     overlap = bool(binding.operands.accumulates) and device.capability >= (9, 0)
     return PersistentConfig(
         binding, align, threads, chunks, spare, sm_threads=device.sm_threads, overlap=overlap, **more
@@ -157,25 +174,55 @@ def _vectors(binding: Binding, device: Device, align: str) -> Iterator[Persisten
     # Lanes would add up sums of rows that are not equally far from a boundary.
     lane_rows = _LANES if align == "whole" else ()
     teams = [(_WARP_THREADS, min(chunks, most), {"lanes": lanes}) for lanes, chunks in lane_rows]
-    # Longer rows take all blocks of a cluster, small ones, so that others are resident beside them.
-    for blocks in dict.fromkeys((*_clusters(device)[:2], max_cluster(device))):
-        sizes = (_WARP_THREADS, *_TEAM_THREADS) if blocks > 2 else _TEAM_THREADS
-        teams += [(threads, most, {"blocks": blocks}) for threads in sizes]
-    for threads, chunks, more in teams:
-        config = _config(binding, device, align, threads, chunks, stages=1, **more)
-        # cp.async needs 16 bytes of each operand.
-        accesses = [binding.dtype(name).itemsize * vec for name in binding.loaded]
-        row, resident = threads * chunks * sum(accesses), config.resident
-        if not accesses or any(size % 16 for size in accesses):
-            continue
-        beside = replace(config, stages=3).shared(threads) - 3 * row  # at most
-        most_here, most_shared = (
-            (each - beside) // row for each in (device.smem_per_block, device.smem_per_sm // resident - RESERVED_SHARED)
-        )
-        # At least two, even where shared memory then limits the resident blocks.
-        stages = min(1 + -(-_IN_FLIGHT // (row * resident)), max(2, most_shared), most_here)
-        if stages >= 2:
-            yield replace(config, stages=stages)
+    for blocks, threads in itertools.product(_clusters(device)[:2], _TEAM_THREADS):
+        teams.append((threads, most, {"blocks": blocks}))
+    found = [_pipelined(binding, device, align, threads, chunks, **more) for threads, chunks, more in teams]
+    # Longer ones take most of a multiprocessor's registers; others all blocks of a cluster, small ones, so that some
+    # are resident beside them.
+    longer = _longer(binding, device, align)
+    small = (_WARP_THREADS, *_TEAM_THREADS) if max_cluster(device) > 2 else ()
+    longer += [_pipelined(binding, device, align, threads, most, blocks=max_cluster(device)) for threads in small]
+    for config in longer:
+        if config is not None and config.limit > max([c.limit for c in found if c is not None], default=0):
+            found.append(config)
+    yield from filter(None, found)
+
+
+def _longer(binding: Binding, device: Device, align: str) -> list[PersistentConfig | None]:
+    """Configurations for rows of which each thread holds many elements, in clusters of as few blocks as possible."""
+    vec, sums = binding.widest_vec, bool(binding.operands.accumulates)
+    clusters = [blocks for blocks in _clusters(device) if blocks > 1]
+    if align == "shifted":  # the masks of 8 elements, or of more blocks, take the time that is gained
+        clusters = clusters[: not sums and vec <= 4]
+    # From sm_100 on the compiler allocates more registers.
+    most = _LONG if sums or device.capability < (10, 0) else _LONG[:1]
+    sizes = [elements // vec // (1 + (sums and vec < 8)) for elements in most]
+    each = [(blocks, chunks) for blocks in clusters for chunks in sizes]
+    return [
+        _pipelined(binding, device, align, _LONG_THREADS, chunks, blocks=blocks, columns_staged=sums)
+        for blocks, chunks in each
+    ]
+
+
+def _pipelined(
+    binding: Binding, device: Device, align: str, threads: int, chunks: int, **more: Any
+) -> PersistentConfig | None:
+    """A configuration whose rows arrive in shared memory; None if that has no room for two, or registers for one."""
+    config = _config(binding, device, align, threads, chunks, stages=1, **more)
+    # cp.async needs 16 bytes of each operand.
+    names = binding.loaded + (binding.operands.columns if config.columns_staged else ())
+    row, resident = threads * chunks * config.vec * binding.loaded_bytes, config.resident
+    narrow = any(binding.dtype(name).itemsize * config.vec % 16 for name in names)
+    if not binding.loaded or narrow or config.registers * threads > REGISTERS:
+        return None
+    beside = replace(config, stages=3).shared(threads) - 3 * row  # at most
+    most_here, most_shared = (
+        (each - beside) // row for each in (device.smem_per_block, device.smem_per_sm // resident - RESERVED_SHARED)
+    )
+    ahead = _IN_FLIGHT // row if config.long or config.columns_staged else -(-_IN_FLIGHT // (row * resident))
+    # At least two, even where shared memory then limits the resident blocks.
+    stages = min(1 + max(1, ahead), max(2, most_shared), most_here)
+    return replace(config, stages=stages) if stages >= 2 else None
 
 
 def _single(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
