@@ -217,10 +217,10 @@ _OF_WEIGHT: dict[str, Any] = {**_SOME, "inapplicable": {**_NODES, **_STATISTICS}
 #: Of rows that a cluster holds, of any layout.
 _HELD = tuple(
     Case(shape, (dim,))
-    for shape, dim in (((300, 64), -1), ((70, 4097), -1), ((70, 2**15), -1), ((4096, 20), 0), ((3, 700, 64), 1))
+    for shape, dim in (((300, 64), -1), ((70, 4097), -1), ((1100, 2**15), -1), ((4096, 20), 0), ((3, 700, 64), 1))
 )
 #: Of rows of teams of several blocks.
-_TEAMS = (Case((280, 3 * 2**13), (-1,)),)
+_TEAMS = (Case((530, 3 * 2**13), (-1,)),)
 
 _PLANTED = Planted(mean_of_squares, "float64_error")
 _LAYER_NORM: dict[str, Any] = {**_ALL, "launches": (*LAUNCHES, *_TEAMS), "planted": [_PLANTED]}

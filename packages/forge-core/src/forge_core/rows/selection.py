@@ -92,8 +92,6 @@ _FEW_CHUNKS = 4
 _ALONE, _ALONE_WRITTEN = 16, 4
 #: Bytes read from which copies of column operands are made for rows that are not aligned with them.
 _REALIGNED = 2**25
-#: Rows of each team from which teams are taken for programs without sums: before, one is waited for and none computed.
-_ROWS_PER_TEAM = 4
 #: Additional bytes in flight on a multiprocessor that hide the exchange of a cluster with one more block.
 _BYTES_PER_BLOCK = 3072
 
@@ -177,8 +175,7 @@ def _team(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowC
     team = choose_team(binding, problem, device)
     if isinstance(team, Refusal) or not team.long:
         return None
-    teams = team_sizes(team, problem, device)[1]
-    return ("persistent", team, _why_team(team, problem, device)) if problem.rows >= _ROWS_PER_TEAM * teams else None
+    return "persistent", team, _why_team(team, problem, device)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -31,9 +31,11 @@ _MOST, _MOST_SINGLE, _MOST_STRIDED = 16, 8, 4
 _SPARE, _SPARE_LANES = 8, 64
 #: Bytes in flight per multiprocessor.
 _IN_FLIGHT = 64 * 1024
-#: Teams of longer rows: threads per block, elements of a row per thread.  Their sums leave no registers for column
-#: operands, which are kept in shared memory, and no shared memory for more than half as many elements of 4 bytes.
+#: Teams of many long rows: threads per block, elements of a row per thread.  Sums leave no registers for column
+#: operands, which are then kept in shared memory.
 _LONG_THREADS, _LONG = 512, (24, 32)
+#: Rows of each such team from which it is taken, without sums, and with sums, which each team writes.
+_ROWS_PER_TEAM = 8, 16
 #: Threads per block of a team; threads per block with lanes; lanes per row and chunks.
 _TEAM_THREADS, _WARP_THREADS, _LANES = (256, 512), 128, ((4, 2), (8, 2), (16, 2), (32, 2), (32, 4))
 #: Times as many resident threads, with which two blocks a row are faster than one.
@@ -80,7 +82,7 @@ class PersistentConfig(SharedRowConfig):
 
     @property
     def long(self) -> bool:
-        """Whether a thread has more elements of a row than where several blocks are resident."""
+        """Whether a thread has more elements of a row than teams of few rows have."""
         return self.chunks * self.vec > _MOST
 
     @property
@@ -174,34 +176,23 @@ def _vectors(binding: Binding, device: Device, align: str) -> Iterator[Persisten
     # Lanes would add up sums of rows that are not equally far from a boundary.
     lane_rows = _LANES if align == "whole" else ()
     teams = [(_WARP_THREADS, min(chunks, most), {"lanes": lanes}) for lanes, chunks in lane_rows]
-    for blocks, threads in itertools.product(_clusters(device)[:2], _TEAM_THREADS):
-        teams.append((threads, most, {"blocks": blocks}))
-    found = [_pipelined(binding, device, align, threads, chunks, **more) for threads, chunks, more in teams]
-    # Longer ones take most of a multiprocessor's registers; others all blocks of a cluster, small ones, so that some
-    # are resident beside them.
-    longer = _longer(binding, device, align)
-    small = (_WARP_THREADS, *_TEAM_THREADS) if max_cluster(device) > 2 else ()
-    longer += [_pipelined(binding, device, align, threads, most, blocks=max_cluster(device)) for threads in small]
-    for config in longer:
-        if config is not None and config.limit > max([c.limit for c in found if c is not None], default=0):
-            found.append(config)
-    yield from filter(None, found)
-
-
-def _longer(binding: Binding, device: Device, align: str) -> list[PersistentConfig | None]:
-    """Configurations for rows of which each thread holds many elements, in clusters of as few blocks as possible."""
-    vec, sums = binding.widest_vec, bool(binding.operands.accumulates)
+    # Longer rows take all blocks of a cluster, small ones, so that others are resident beside them.
+    for blocks in dict.fromkeys((*_clusters(device)[:2], max_cluster(device))):
+        sizes = (_WARP_THREADS, *_TEAM_THREADS) if blocks > 2 else _TEAM_THREADS
+        teams += [(threads, most, {"blocks": blocks}) for threads in sizes]
+    # Many of them are faster by the fewest blocks that have registers for a row.
+    sums = bool(binding.operands.accumulates)
+    longer: tuple[int, ...] = _LONG
+    if sums and vec < 8:  # no shared memory for two rows
+        longer = ()
+    elif not sums and device.capability >= (10, 0):  # no registers, of which the compiler allocates more
+        longer = _LONG[:1]
     clusters = [blocks for blocks in _clusters(device) if blocks > 1]
     if align == "shifted":  # the masks of 8 elements, or of more blocks, take the time that is gained
-        clusters = clusters[: not sums and vec <= 4]
-    # From sm_100 on the compiler allocates more registers.
-    most = _LONG if sums or device.capability < (10, 0) else _LONG[:1]
-    sizes = [elements // vec // (1 + (sums and vec < 8)) for elements in most]
-    each = [(blocks, chunks) for blocks in clusters for chunks in sizes]
-    return [
-        _pipelined(binding, device, align, _LONG_THREADS, chunks, blocks=blocks, columns_staged=sums)
-        for blocks, chunks in each
-    ]
+        clusters = clusters[: not sums and vec < 8]
+    for blocks, elements in itertools.product(clusters, longer):
+        teams.append((_LONG_THREADS, elements // vec, {"blocks": blocks, "columns_staged": sums}))
+    yield from filter(None, (_pipelined(binding, device, align, threads, n, **more) for threads, n, more in teams))
 
 
 def _pipelined(
@@ -219,7 +210,7 @@ def _pipelined(
     most_here, most_shared = (
         (each - beside) // row for each in (device.smem_per_block, device.smem_per_sm // resident - RESERVED_SHARED)
     )
-    ahead = _IN_FLIGHT // row if config.long or config.columns_staged else -(-_IN_FLIGHT // (row * resident))
+    ahead = _IN_FLIGHT // row if config.long else -(-_IN_FLIGHT // (row * resident))
     # At least two, even where shared memory then limits the resident blocks.
     stages = min(1 + max(1, ahead), max(2, most_shared), most_here)
     return replace(config, stages=stages) if stages >= 2 else None
@@ -240,7 +231,8 @@ def _single(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
 def choose_team(binding: Binding, problem: Problem, device: Device) -> PersistentConfig | Refusal:
     """The configuration for a problem, with the fewest blocks whose threads hold a row; or a Refusal.
 
-    Two blocks share a row where one would leave so many of its threads idle that fewer threads are resident.
+    Two blocks share a row where one would leave so many of its threads idle that fewer threads are resident.  Few long
+    rows are shared by more blocks, each of which holds less.
     """
     contiguous, kept = problem.kind in ("inner", "empty"), len(problem.kept)
     dims = max(kept, len(problem.reduced))
@@ -259,7 +251,11 @@ def choose_team(binding: Binding, problem: Problem, device: Device) -> Persisten
         return Refusal(f"rows of at most {most} such elements", f"{problem.length} elements")
     first, two = fits[0], next((c for c in fits if c.blocks == 2), fits[0])
     more = _resident_threads(two, problem, device) > _MORE * _resident_threads(first, problem, device)
-    return two if first.blocks == 1 and not first.lanes and more else first
+    if first.blocks == 1:
+        return two if not first.lanes and more else first
+    long, least = next((c for c in fits if c.long), first), _ROWS_PER_TEAM[bool(binding.operands.accumulates)]
+    many = problem.rows >= least * _teams(long, problem, device)
+    return long if long.blocks < first.blocks and many else first
 
 
 def _resident_threads(config: PersistentConfig, problem: Problem, device: Device) -> int:
