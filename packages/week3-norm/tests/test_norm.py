@@ -173,8 +173,7 @@ def test_errors(name, device):
 def test_modules(name):
     torch.manual_seed(3)
     ours, theirs = {"rms_norm": (nn.RMSNorm, torch.nn.RMSNorm), "layer_norm": (nn.LayerNorm, torch.nn.LayerNorm)}[name]
-    x = randn(3, 8)
-    mine, other = ours(8), theirs(8)
+    x, mine, other = randn(3, 8), ours(8), theirs(8)
     other.load_state_dict(mine.state_dict())
     assert isinstance(mine, theirs) and repr(mine) == repr(other)
     torch.testing.assert_close(mine(x), other(x))

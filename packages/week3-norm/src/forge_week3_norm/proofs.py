@@ -219,11 +219,9 @@ _HELD = tuple(
     Case(shape, (dim,))
     for shape, dim in (((300, 64), -1), ((70, 4097), -1), ((1100, 2**15), -1), ((4096, 20), 0), ((3, 700, 64), 1))
 )
-#: Of rows of teams of several blocks.
-_TEAMS = (Case((530, 3 * 2**13), (-1,)),)
 
 _PLANTED = Planted(mean_of_squares, "float64_error")
-_LAYER_NORM: dict[str, Any] = {**_ALL, "launches": (*LAUNCHES, *_TEAMS), "planted": [_PLANTED]}
+_LAYER_NORM: dict[str, Any] = {**_ALL, "launches": (*LAUNCHES, Case((530, 3 * 2**13), (-1,))), "planted": [_PLANTED]}
 _FORWARD, _ADDED = "x weight bias", "x residual weight bias"
 _RMS, _LAYER = "dy x rstd dtotal weight", "dy x mean rstd dtotal weight"
 

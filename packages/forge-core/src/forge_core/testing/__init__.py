@@ -9,6 +9,7 @@ inputs                              random bits in every layout
 rows                                declarations of row operators
 expectations, rows_expected         declarations of compiled code, and their check
 index_maps                          checks of a kernel's layouts
+opinfo                              PyTorch's own samples of its operators
 """
 
 from __future__ import annotations
