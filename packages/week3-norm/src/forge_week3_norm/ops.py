@@ -22,7 +22,7 @@ from forge_core.dtypes import FLOATS
 from forge_core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from forge_core.op import Call, Operator, composite
 from forge_core.op.schema import is_int, normal_int
-from forge_core.rows.operator import row_operator, row_output
+from forge_core.rows.operator import PERSISTENT, VARIANTS, row_operator, row_output
 from forge_week3_norm import backward, ref
 from forge_week3_norm.program import Norm
 
@@ -87,7 +87,7 @@ def _declare(name: str, statistics: str = "", *, center: bool) -> Callable[[Call
     """
     declared: dict[str, Any] = {"program": partial(_program, center=center), "autocast": {"cuda": torch.float32}}
     declared |= {"cpu": partial(ref.fused, center=center), "cpu_autograd": True}
-    declared["reference"] = lambda **named: ref.norm(named, center=center)
+    declared |= {"reference": lambda **named: ref.norm(named, center=center), "kernels": {**VARIANTS, **PERSISTENT}}
     if not statistics:
         schema = f"forge_week3::{name}(Tensor x, {_TENSORS}str variant='auto') -> Tensor"
         return row_operator(schema, gradient="reference", **declared)

@@ -115,9 +115,8 @@ def row_operator(
             or ``setup_context`` and ``backward`` are given.
         converts: row operands are rounded to the result's dtype on load.
         ladder: kernels besides the engine's, by name.
-        kernels: the engine's kernels that are variants by name; ``auto`` selects among all.  ``PERSISTENT`` for
-            programs that accumulate sums over rows; with ``VARIANTS | PERSISTENT``, programs with column operands also
-            run by ``persistent``, by name.
+        kernels: the engine's kernels that are variants.  ``PERSISTENT`` for programs that accumulate sums over rows;
+            with ``VARIANTS | PERSISTENT``, programs with column operands also run by ``persistent``.
         **declared: other arguments of :func:`forge_core.op.operator`.
 
     Raises:

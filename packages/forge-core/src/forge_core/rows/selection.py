@@ -10,7 +10,8 @@
     any others                stream      by element
     sums over rows            persistent  teams process rows one after the other
 
-Programs with column operands run by ``persistent`` too, by name, where the operator declares it.
+Programs with column operands run by ``persistent`` too, where the operator declares it: by name, and for many long rows
+if they read more bytes of column operands than of rows.
 
 :func:`select` is a pure function of a problem, a binding and a device; it needs no GPU.
 """
@@ -57,7 +58,7 @@ VARIANTS: Mapping[str, Variant] = {
     "held": Variant("forge_core.rows.held:build", "rows stay in registers: one read, one write"),
 }
 
-#: The kernel of programs that accumulate sums over rows; by name also of those with column operands, where declared.
+#: The kernel of programs that accumulate sums over rows; where declared, also of others with column operands.
 PERSISTENT: Mapping[str, Variant] = {
     "persistent": Variant(
         "forge_core.rows.persistent:build", "persistent blocks keep column operands and sums on chip"
@@ -114,8 +115,10 @@ def select(
                 requirement="elements at multiples of their size",
             )
     if variant == "auto":
-        choose = _accumulating if binding.operands.accumulates else _automatic
-        chosen = choose(binding, problem, device)
+        if binding.operands.accumulates:
+            chosen = _accumulating(binding, problem, device)
+        else:
+            chosen = _automatic(binding, problem, device, teams="persistent" in kernels)
         if isinstance(chosen, Refusal):
             refuse(op, variant, chosen, [])
         return (*chosen[:2], chosen[2] + thresholds().note(device))
@@ -137,8 +140,10 @@ def _accumulating(binding: Binding, problem: Problem, device: Device) -> tuple[s
     return team if isinstance(team, Refusal) else ("persistent", team, _why_team(team, problem, device))
 
 
-def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal:
-    """Selection for all other programs."""
+def _automatic(
+    binding: Binding, problem: Problem, device: Device, *, teams: bool
+) -> tuple[str, RowConfig, str] | Refusal:
+    """Selection for all other programs; with ``teams``, among them."""
     held = _held(binding, problem, device)
     column = choose_column(binding, problem, device) if problem.kind in ("outer", "strided") else None
     if (
@@ -152,7 +157,8 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
         few = problem.rows * 16 <= device.sm_count
         vectors = problem.length // problem.alignment.vec
         if not few or vectors < thresholds().value("grid_vectors", device):
-            team = _team(binding, problem, device) if held.blocks > 1 and binding.wide_columns else None
+            wide = teams and held.blocks > 1 and binding.wide_columns
+            team = _team(binding, problem, device) if wide else None
             return team or ("held", held, _why(held, problem, device))
     grid = _grid(binding, problem, device)
     if isinstance(grid, HeldConfig):
