@@ -93,6 +93,8 @@ _FEW_CHUNKS = 4
 _ALONE, _ALONE_WRITTEN = 16, 4
 #: Bytes read from which copies of column operands are made for rows that are not aligned with them.
 _REALIGNED = 2**25
+#: Bytes of a row for each block of a team whose time hides the exchange of the row before.
+_HIDES = 24 * 1024
 #: Additional bytes in flight on a multiprocessor that hide the exchange of a cluster with one more block.
 _BYTES_PER_BLOCK = 3072
 
@@ -179,7 +181,7 @@ def _team(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowC
     A team reads column operands once for all rows, and has the next row in flight while it waits for an exchange.
     """
     team = choose_team(binding, problem, device)
-    if isinstance(team, Refusal) or not team.long:
+    if isinstance(team, Refusal) or not team.long or problem.length * binding.loaded_bytes < _HIDES * team.blocks:
         return None
     return "persistent", team, _why_team(team, problem, device)
 
