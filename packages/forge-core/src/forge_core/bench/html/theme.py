@@ -49,13 +49,17 @@ def svg_of(figure: Figure, title: str) -> str:
     figure.savefig(buffer, format="svg", transparent=True)
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", buffer.getvalue(), flags=re.DOTALL)
     text = re.sub(r' id="[\w.]+_\d+"', "", text[text.index("<svg ") :])
-    text = re.sub(r"(\d+\.\d\d)\d+", r"\1", text)  # a hundredth of a point
+    text = re.sub(r"(\d+\.\d)\d+", r"\1", text)  # a tenth of a point
+    text = re.sub(r"\b([mp][0-9a-f]{4})[0-9a-f]{6}\b", r"\1", text)  # ids
     text = re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", text)).replace("'DejaVu Sans'", "sans-serif")
     text = re.sub(r' transform="rotate\(-0 [^"]*"|<g/>|<defs></defs>', "", text)
+    text = re.sub(r'style="[^"]*"', lambda found: found[0].replace(": ", ":").replace("; ", ";"), text)
+    text = text.replace("font-family:sans-serif;", "").replace("text-anchor:start;", "")
     # A style that all marks of a group have is the group's.
     same = r'<g([^>]*)>(<\w+ [^>]*?( style="[^"]*")/>(?:<\w+ [^>]*?\3/>)+)</g>'
     text = re.sub(same, lambda found: f"<g{found[1]}{found[3]}>{found[2].replace(found[3], '')}</g>", text)
-    return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" ', 1).strip()
+    named = f'<svg role="img" aria-label="{html.escape(title)}" font-family="sans-serif" '
+    return text.replace("<svg ", named, 1).strip()
 
 
 def inline(svg: str) -> str:
