@@ -34,7 +34,7 @@ CONFIDENCE = 0.99
 RANK_LEVEL = 0.01
 #: Milliseconds by which two runs of one kernel can differ beyond the spread of their samples, since addresses or clocks
 #: are others for a whole run; fewer than three runs do not show it.  H200:
-#: docs/records/h200/compare-planted-2026-11-21.txt, 4.7 % at 6 us, 2.8 % at 65 us at most in 20 pairs.
+#: compare-planted-2026-11-21.txt of docs/records/h200/history.md, 4.7 % at 6 us, 2.8 % at 65 us at most in 20 pairs.
 RUN_FLOOR_MS = 0.0004
 ENOUGH_RUNS = 3
 #: Changes below this are not listed.
