@@ -319,6 +319,19 @@ def test_pictures_are_files_of_their_own_in_both_themes(report, shown):
         assert "#0102" not in picture  # no stand-in is left
 
 
+def test_coordinates_are_rounded_and_labels_are_not(report):
+    plot = plots.Plot("title", "note")
+    with plot.panel("name", "panel", 2.0) as axis:
+        axis.plot([0.123456, 1.0], [0.25, 0.75], marker="o")
+        axis.text(0.5, 0.5, "0.257 us")
+    (svg,) = plot.panels.values()
+    assert ">0.257 us<" in svg
+    assert not re.search(r"<[^>]*\d[.]\d\d", svg)
+    for path in report[1:]:
+        picture = path.read_text(encoding="utf-8")
+        assert set(re.findall(r"#([mp][0-9a-f]{4,})", picture)) <= set(re.findall(r' id="(\w+)"', picture))
+
+
 def test_the_same_records_give_the_same_files(report, shown):
     before = [path.read_bytes() for path in report]
     again = write_report(shown, report[0].parent, {"copy": "copy.html"})

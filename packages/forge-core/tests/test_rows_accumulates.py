@@ -193,7 +193,7 @@ def test_sums_over_rows_are_the_last_operands_and_a_place_of_a_row_each():
         ((32768, 4096), BF16, 0, 1),
         ((32768, 8192), FP32, 0, 1),
         ((8192, 32768), BF16, 0, 2),
-        ((1000, 32768), BF16, 0, 16),
+        ((900, 32768), BF16, 0, 16),
         ((8192, 131072), BF16, 0, 8),
         ((8192, 131072), FP32, 0, 16),
         ((333, 333), BF16, 0, 1),
@@ -202,7 +202,7 @@ def test_sums_over_rows_are_the_last_operands_and_a_place_of_a_row_each():
         ((8192, 32001), FP32, 0, 16),
     ],
 )
-def test_a_team_has_as_few_blocks_as_hold_a_row(shape, dtype, lanes, blocks):
+def test_a_team_has_as_few_blocks_as_hold_a_row_or_all_for_few_rows(shape, dtype, lanes, blocks):
     launch = planned(shape, dtype)
     config = launch.config
     assert (launch.variant, config.lanes, config.blocks) == ("persistent", lanes, blocks)
@@ -249,9 +249,11 @@ def test_what_no_team_holds_is_refused_with_the_way_out():
 def test_the_kernel_is_there_by_its_name_where_it_can_gain():
     x, weight = torch.empty(1000, 4096, dtype=BF16, device="meta"), torch.empty(4096, device="meta")
     assert layer_norm.explain(x, weight, weight, arch="sm_90a").variant == "held"
-    for rows, length, variant in ((528, 24576, "persistent"), (527, 24576, "held"), (8192, 20480, "held")):
-        x, weight = (torch.empty(*shape, dtype=BF16, device="meta") for shape in ((rows, length), (length,)))
-        assert layer_norm.explain(x, weight, weight, arch="sm_90a").variant == variant
+    for length, dtype, most in ((24576, BF16, 462), (200000, FP32, 49), (20480, BF16, 10**6)):
+        for rows in (1, most, most + 1, most + 2, 2 * most):
+            x, weight = (torch.empty(*shape, dtype=dtype, device="meta") for shape in ((rows, length), (length,)))
+            found = layer_norm.explain(x, weight, weight, arch="sm_90a").variant
+            assert (found == "persistent") == (rows > most and length > 20480), (rows, length)
     assert layer_norm.explain(x, weight, weight, variant="persistent", arch="sm_90a").variant == "persistent"
     assert set(layer_norm.variants()) == {*VARIANTS, "persistent"}
     assert set(norm_backward.variants()) == {"persistent"}

@@ -76,7 +76,10 @@ _GRID_WORDS, _GRID_REGISTERS, _GRID_REGISTERS_NEWER = (80, 64, 48), 116, 100
 
 @functools.lru_cache(maxsize=1024)
 def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
-    """All configurations that ``auto`` picks from for a program on a device; equal ones are the same object."""
+    """All configurations that ``auto`` picks from for a program on a device; equal ones are the same object.
+
+    Of teams those of programs without sums are among them, which an operator has to declare.
+    """
     if binding.operands.accumulates:
         return persistent_configurations(binding, device)
     held = (c for c in _held(binding, device) if c.registers <= min(_MOST_REGISTERS, 65536 // c.threads))

@@ -46,7 +46,7 @@ from forge_core.rows.config import (
 from forge_core.rows.listing import listed
 from forge_core.rows.neighbors import beside, by_threads, choose_column
 from forge_core.rows.problem import Problem
-from forge_core.rows.teams import PersistentConfig, choose_team, team_sizes
+from forge_core.rows.teams import PersistentConfig, choose_long_team, choose_team, team_sizes
 from forge_core.rows.thresholds import thresholds
 
 #: The kernels of programs that do not accumulate sums over rows.
@@ -93,8 +93,6 @@ _FEW_CHUNKS = 4
 _ALONE, _ALONE_WRITTEN = 16, 4
 #: Bytes read from which copies of column operands are made for rows that are not aligned with them.
 _REALIGNED = 2**25
-#: Bytes of a row for each block of a team whose time hides the exchange of the row before.
-_HIDES = 24 * 1024
 #: Additional bytes in flight on a multiprocessor that hide the exchange of a cluster with one more block.
 _BYTES_PER_BLOCK = 3072
 
@@ -159,9 +157,11 @@ def _automatic(
         few = problem.rows * 16 <= device.sm_count
         vectors = problem.length // problem.alignment.vec
         if not few or vectors < thresholds().value("grid_vectors", device):
-            wide = teams and held.blocks > 1 and binding.wide_columns
-            team = _team(binding, problem, device) if wide else None
-            return team or ("held", held, _why(held, problem, device))
+            # A team reads column operands once for all rows, and has the next row in flight during an exchange.
+            team = choose_long_team(binding, problem, device) if teams and held.blocks > 1 else None
+            if team is not None:
+                return "persistent", team, _why_team(team, problem, device)
+            return "held", held, _why(held, problem, device)
     grid = _grid(binding, problem, device)
     if isinstance(grid, HeldConfig):
         return "grid", grid, f"{problem.rows} rows of {problem.length} elements over the whole GPU"
@@ -173,17 +173,6 @@ def _automatic(
             return "split", split, f"{row_parts(split, problem, device)} parts a row, since `held` {held}"
     streamed = _stream(binding, problem, device)
     return streamed if isinstance(streamed, Refusal) else ("stream", streamed, f"a block a row, since `held` {held}")
-
-
-def _team(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | None:
-    """Teams for many rows that several blocks share, of programs that read more of their column operands than of rows.
-
-    A team reads column operands once for all rows, and has the next row in flight while it waits for an exchange.
-    """
-    team = choose_team(binding, problem, device)
-    if isinstance(team, Refusal) or not team.long or problem.length * binding.loaded_bytes < _HIDES * team.blocks:
-        return None
-    return "persistent", team, _why_team(team, problem, device)
 
 
 @functools.lru_cache(maxsize=4096)

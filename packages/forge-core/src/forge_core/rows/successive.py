@@ -55,8 +55,8 @@ class Successive:
         whole: the same bits of vectors all of whose elements are.
         apart: whether rows are not neighbors in memory, so that what is beside a row is not to be read.
         policy: L2 cache policy of loads.
-        rColumns: column operands, (vec, chunks) each, for all rows; in shared memory if ``columns_staged``:
-        sColumns: ((access, accesses), chunks) each.
+        rColumns: column operands in registers, (vec, chunks) each, for all rows.
+        sColumns: the same in shared memory, ((access, accesses), chunks) each, if ``columns_staged``.
         rScalars: scalars of the next row, (1) each.
         rNext: the next row, (vec, chunks) for each row operand; empty with stages.
     """

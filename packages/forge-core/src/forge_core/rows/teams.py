@@ -24,7 +24,8 @@ from forge_core.rows.problem import Problem
 REGISTERS, RESERVED_SHARED = 65536, 1024
 #: Registers per thread for sums over rows and column operands, which stay for all rows.
 _KEPT = 48
-#: Maximum elements of a row per thread; of rows read by element; of those with several reduced dims.
+#: Maximum elements of a row per thread, of teams that are not long; of rows read by element; of those with several
+#: reduced dims.
 _MOST, _MOST_SINGLE, _MOST_STRIDED = 16, 8, 4
 #: Registers per thread besides ``spare_registers``; all of them with lanes, whose row the compiler keeps from the folds
 #: to the map.
@@ -34,8 +35,10 @@ _IN_FLIGHT = 64 * 1024
 #: Teams of many long rows: threads per block, elements of a row per thread.  Sums leave no registers for column
 #: operands, which are then kept in shared memory.
 _LONG_THREADS, _LONG = 512, (24, 32)
-#: Rows of each such team from which it is taken, without sums, and with sums, which each team writes.
+#: Minimum rows of each of these teams: without sums over rows, and with sums, which each team writes.
 _ROWS_PER_TEAM = 8, 16
+#: Minimum bytes of a row per block whose load time hides the exchange of the previous row.
+_HIDES = 24 * 1024
 #: Threads per block of a team; threads per block with lanes; lanes per row and chunks.
 _TEAM_THREADS, _WARP_THREADS, _LANES = (256, 512), 128, ((4, 2), (8, 2), (16, 2), (32, 2), (32, 4))
 #: Times as many resident threads, with which two blocks a row are faster than one.
@@ -183,13 +186,13 @@ def _vectors(binding: Binding, device: Device, align: str) -> Iterator[Persisten
     # Many of them are faster by the fewest blocks that have registers for a row.
     sums = bool(binding.operands.accumulates)
     longer: tuple[int, ...] = _LONG
-    if sums and vec < 8:  # no shared memory for two rows
-        longer = ()
-    elif not sums and device.capability >= (10, 0):  # no registers, of which the compiler allocates more
-        longer = _LONG[:1]
     clusters = [blocks for blocks in _clusters(device) if blocks > 1]
-    if align == "shifted":  # the masks of 8 elements, or of more blocks, take the time that is gained
-        clusters = clusters[: not sums and vec < 8]
+    if sums and vec < 8:  # 192 KB of rows in flight are slower than 128
+        longer = ()
+    elif align == "shifted":  # masks of 8 elements, or of more blocks, take the time that is gained
+        longer, clusters = (_LONG[:1], clusters[:1]) if not sums and vec < 8 else ((), [])
+    elif not sums and device.capability >= (10, 0):  # ptxas allocates more: 32 elements exceed 128 registers
+        longer = _LONG[:1]
     for blocks, elements in itertools.product(clusters, longer):
         teams.append((_LONG_THREADS, elements // vec, {"blocks": blocks, "columns_staged": sums}))
     yield from filter(None, (_pipelined(binding, device, align, threads, n, **more) for threads, n, more in teams))
@@ -253,9 +256,24 @@ def choose_team(binding: Binding, problem: Problem, device: Device) -> Persisten
     more = _resident_threads(two, problem, device) > _MORE * _resident_threads(first, problem, device)
     if first.blocks == 1:
         return two if not first.lanes and more else first
-    long, least = next((c for c in fits if c.long), first), _ROWS_PER_TEAM[bool(binding.operands.accumulates)]
-    many = problem.rows >= least * _teams(long, problem, device)
-    return long if long.blocks < first.blocks and many else first
+    long = next((c for c in fits if c.long), first)
+    return long if long.blocks < first.blocks and _is_many(long, problem, device) else first
+
+
+def choose_long_team(binding: Binding, problem: Problem, device: Device) -> PersistentConfig | None:
+    """The long team of a program without sums, if it is faster than blocks that hold a row each."""
+    if not binding.wide_columns or len(binding.loaded) > 1:
+        return None
+    team = choose_team(binding, problem, device)
+    if isinstance(team, Refusal) or not team.long or not _is_many(team, problem, device):
+        return None
+    return team if problem.length * binding.loaded_bytes >= _HIDES * team.blocks else None
+
+
+def _is_many(config: PersistentConfig, problem: Problem, device: Device) -> bool:
+    """Whether each team has rows enough."""
+    iterations = -(-problem.rows // _teams(config, problem, device))
+    return iterations >= _ROWS_PER_TEAM[bool(config.binding.operands.accumulates)]
 
 
 def _resident_threads(config: PersistentConfig, problem: Problem, device: Device) -> int:

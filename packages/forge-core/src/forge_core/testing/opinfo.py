@@ -52,8 +52,8 @@ def check_gradient(op: Callable[..., Any], info: Any, device: str, dtype: torch.
 
 
 def check_errors(op: Callable[..., Any], info: Any) -> None:
-    """Compares the types of errors with PyTorch's, of every sample that it has."""
-    for wrong in info.error_inputs("cpu") if info.error_inputs_func else ():
+    """Compares the types of errors with PyTorch's, of every sample; ``error_inputs_func`` says if there are any."""
+    for wrong in info.error_inputs("cpu"):
         try:
             op(wrong.sample_input.input, *wrong.sample_input.args, **wrong.sample_input.kwargs)
         except wrong.error_type:

@@ -49,8 +49,8 @@ def svg_of(figure: Figure, title: str) -> str:
     figure.savefig(buffer, format="svg", transparent=True)
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", buffer.getvalue(), flags=re.DOTALL)
     text = re.sub(r' id="[\w.]+_\d+"', "", text[text.index("<svg ") :])
-    text = re.sub(r"(\d+\.\d)\d+", r"\1", text)  # a tenth of a point
-    text = re.sub(r"\b([mp][0-9a-f]{4})[0-9a-f]{6}\b", r"\1", text)  # ids
+    # To a tenth of a point, in tags: labels are text.
+    text = re.sub(r"<[^>]+>", lambda found: re.sub(r"(\d+\.\d)\d+", r"\1", found[0]), text)
     text = re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", text)).replace("'DejaVu Sans'", "sans-serif")
     text = re.sub(r' transform="rotate\(-0 [^"]*"|<g/>|<defs></defs>', "", text)
     text = re.sub(r'style="[^"]*"', lambda found: found[0].replace(": ", ":").replace("; ", ";"), text)
@@ -71,6 +71,7 @@ def picture(svg: str, theme: str, description: str) -> str:
     """A plot as a file of its own, in the theme ``"light"`` or ``"dark"``; `description` says what it was made from."""
     head, rest = svg.split(">", 1)
     paper = f'<rect width="100%" height="100%" fill="{STAND_IN["paper"]}"/>'
+    rest = re.sub(r"\b([mp][0-9a-f]{4})[0-9a-f]{6}\b", r"\1", rest)  # the few ids of a file
     text = f"{head}><desc>{html.escape(description)}</desc>{paper}{rest}\n"
     return _coloured(text, lambda name: COLOURS[name][theme == "dark"])
 
