@@ -223,16 +223,16 @@ def test_long_rows_have_gradients():
         assert op.explain(*args, arch="sm_90a", **options).variant in ("held", "persistent", "stream", "column")
 
 
-@pytest.mark.parametrize("n", [64, 4096, 7168, 50257, 262144])
+@pytest.mark.parametrize("n", [64, 4096, 7168, 32768, 50257, 262144])
 def test_a_batch_invariant_call_is_planned_alike_for_any_number_of_rows(n):
     plans = set()
     for rows in (1, 2, 7, 64, 1000, 40000):
         x, w = meta(rows, n), meta(n)
-        for op, args in ((ops.rms_norm_y, (x, w)), (ops.layer_norm_total, (x, x, w))):
+        for op, args in ((ops.rms_norm_y, (x, w)), (ops.layer_norm_total, (x, x, w)), (ops.layer_norm_y, (x, w, w))):
             told = op.explain(*args, arch="sm_90a", batch_invariant=True)
             size = told.arguments[1] if told.config.sized else 0
             plans.add((op.schema.name, told.variant, told.config, size))
-    assert len(plans) == 2
+    assert len(plans) == 3
     assert ops.rms_norm_y.explain(meta(1, 4096), arch="sm_90a").config not in {config for _, _, config, _ in plans}
 
 
