@@ -233,6 +233,16 @@ def test_there_are_as_many_clusters_as_gpcs_hold():
         assert (config.blocks, teams) == (blocks, most)
 
 
+def test_a_call_that_is_planned_as_for_many_rows_launches_no_team_without_one():
+    for rows in (1, 5, 100000):
+        program, many, launch = NormBackward(), planned((32768, 24576), BF16), planned((rows, 24576), BF16)
+        tensors = meta((rows, 24576), BF16, program=program)
+        invariant = plan_call("norm", program, tensors, (1,), H200, invariant=True)
+        assert invariant.config == many.config
+        assert invariant.arguments[1:3] == (many.arguments[1], min(rows, launch.arguments[2]))
+        assert invariant.workspace == 2 * invariant.arguments[2] * 24576 * 4
+
+
 def test_clusters_exchange_while_the_next_row_is_folded_if_several_are_in_flight():
     listed = persistent_configurations(binding(NormBackward(), BF16), H200)
     assert {(c.blocks > 1, c.delayed, c.turns) for c in listed if c.stages > 2} == {(False, False, 2), (True, True, 4)}

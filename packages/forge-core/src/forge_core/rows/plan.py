@@ -87,6 +87,8 @@ def plan(
     if name in ladder:
         path, integers = ladder[name].variant.path, ladder[name].arguments(config, problem)
         return Plan(name, path, config, (*integers, *numbers), why, read, written)
-    given = (*arguments(config, problem, device, chosen_for), *numbers)
-    scratch = workspace(config, chosen_for, device) if config.workspace else 0
+    # The bits of a row do not depend on the number of teams: none is launched that has no row.
+    sized_for = problem if name == "persistent" else chosen_for
+    given = (*arguments(config, problem, device, sized_for), *numbers)
+    scratch = workspace(config, sized_for, device) if config.workspace else 0
     return Plan(name, KERNELS[name].path, config, given, why, read, written, scratch, config.in_grid)
