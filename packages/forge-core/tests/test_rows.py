@@ -35,6 +35,7 @@ from forge_core.rows.operator import row_operator, row_output
 from forge_core.rows.plan import VARIANTS, Rung, plan, plan_call
 from forge_core.rows.problem import UNALIGNED
 from forge_core.rows.selection import KERNELS, select
+from forge_core.rows.teams import PersistentConfig
 from forge_core.rows.thresholds import row_thresholds, thresholds
 from forge_core.testing.rows_expected import assert_listed_as_declared, builder_of
 from forge_core.thresholds import Probe
@@ -312,7 +313,7 @@ def test_every_problem_has_a_listed_configuration(gpu):
         ((32768, 8192), HeldConfig, 1),
         ((32768, 32768), HeldConfig, 4),
         ((8192, 50257), HeldConfig, 4),
-        ((4096, 262144), HeldConfig, 16),
+        ((4096, 262144), PersistentConfig, 16),
         ((64, 2**22), StreamConfig, None),
     ],
 )
@@ -646,9 +647,9 @@ def test_every_kernel_can_be_stored(tmp_path):
     listed = [config for one in binding for config in configurations(one, H200)]
     first = {(type(config), config.workspace): config for config in reversed(listed)}
     requests = [Request(builder_of(config), config, "sm_90a") for config in first.values()]
-    assert len(requests) == 6
+    assert len(requests) == 7
     outcomes = compile_all(requests, Store(tmp_path / "kernels"), jobs=2)
-    assert [(o.status, o.error) for o in outcomes] == [("compiled", "")] * 6
+    assert [(o.status, o.error) for o in outcomes] == [("compiled", "")] * 7
 
 
 # ---------------------------------------------------------------------------------------------------------- operators

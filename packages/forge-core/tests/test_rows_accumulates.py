@@ -282,7 +282,7 @@ def test_the_list_is_short_and_what_is_chosen_is_in_it(gpu, dtype):
     for config in listed:
         assert config.shared(config.threads) <= SPECS[gpu].smem_per_block
         assert config.registers * config.threads <= 65536
-        assert config.stages != 1
+        assert config.stages != 1 or (config.long and config.blocks == 16)
 
 
 def test_expanded_and_strided_operands_are_read_by_element():

@@ -218,9 +218,18 @@ def test_public_functions_explain_the_operator_that_they_call(name):
     assert public.variants() == ops.rms_norm_y.variants()
 
 
-def test_long_rows_have_gradients():
-    for op, args, options in calls(4096, 262144, FP32):
-        assert op.explain(*args, arch="sm_90a", **options).variant in ("held", "persistent", "stream", "column")
+@pytest.mark.parametrize("arch", ARCHES)
+@torch.no_grad()
+def test_gradients_of_one_read_have_a_kernel(arch, monkeypatch):
+    monkeypatch.setenv("FORGE_ARCH", arch)
+    taken, lengths = set(), (7, 4087, 8001, 32759, 49135, 65521, 131072, 196608, 262144)
+    for dtype, other, n in itertools.product((BF16, FP16, FP32), (BF16, FP32, None), lengths):
+        x, s, w = meta(200, n, dtype=dtype), meta(200, dtype=FP32), None if other is None else meta(n, dtype=other)
+        for mean, added in itertools.product((None, s), (None, x)):
+            if backward.together((1,), x, x, added, w):
+                taken.add(n)
+                assert backward.norm_gradients.explain(x, x, mean, s, added, w, bias=w is mean).variant == "persistent"
+    assert (262144 in taken) == (arch == "sm_90a") and 7 in taken
 
 
 @pytest.mark.parametrize("n", [64, 4096, 7168, 32768, 50257, 262144])
@@ -241,9 +250,11 @@ def test_a_batch_invariant_call_is_planned_alike_for_any_number_of_rows(n):
 def test_bits_of_a_row_do_not_depend_on_the_number_of_rows(name):
     for n, dtype in itertools.product((64, 1000, 4096, 50257, 131072), (BF16, FP32)):
         x, w = randn(1000, n, dtype=dtype, device="cuda"), randn(n, dtype=dtype, device="cuda")
-        whole = OPS[name](x, (n,), w, batch_invariant=True)
-        for rows in (1, 8, 100):
-            assert torch.equal(OPS[name](x[:rows], (n,), w, batch_invariant=True), whole[:rows]), (n, rows)
+        for bias in (None, w):
+            whole = OPS[name](x, (n,), w, bias=bias, eps=1e-5, batch_invariant=True)
+            for rows in (1, 8, 100):
+                got = OPS[name](x[:rows], (n,), w, bias=bias, eps=1e-5, batch_invariant=True)
+                assert torch.equal(got, whole[:rows]), (n, rows)
 
 
 @pytest.mark.gpu
@@ -251,6 +262,7 @@ def test_bits_of_a_row_do_not_depend_on_the_number_of_rows(name):
 @pytest.mark.parametrize("name", OPS)
 def test_gradients_of_real_sizes_and_the_same_bits_at_each_call(name, dtype):
     shapes = ((4096, 1001), (8, 7168), (1, 8192), (30001, 128), (300, 4096), (5, 140001), (2, 300, 5003), (4, 262144))
+    shapes += ((150, 160000), (1100, 12000), (1100, 20001), (400, 40001))
     for shape in shapes:
         x, w, b = (randn(*s, dtype=dtype, device="cuda").requires_grad_() for s in (shape, shape[-1:], shape[-1:]))
         dy = randn(*shape, dtype=dtype, device="cuda")
@@ -269,13 +281,14 @@ def test_gradients_of_real_sizes_and_the_same_bits_at_each_call(name, dtype):
 @pytest.mark.gpu
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
-@pytest.mark.parametrize("n", [4001, 24576])
+@pytest.mark.parametrize("n", [4001, 2**15, 2**17 + 2**13])
 def test_many_rows_that_begin_anywhere_or_that_blocks_share(n, dtype):
-    shape = (2**26 // (n * dtype.itemsize) + 1, n)
+    shape = (2**26 // (n * dtype.itemsize) + 130, n)
     x, w, b = (randn(*s, dtype=dtype, device="cuda") for s in (shape, shape[1:], shape[1:]))
     config = ops.layer_norm_y.explain(x, w, b).config
-    assert config.columns_realigned if n % 2 else config.long
+    assert n > 2**17 or (config.columns_realigned if n % 2 else config.long)
     close(y := week3.layer_norm(x, shape[1:], w, b), exact("layer_norm", x, w, b), dtype, 4.0)
+    close(week3.layer_norm(x, shape[1:], w.float(), b, residual=x)[0], exact("layer_norm", x, w, b, x), dtype, 4.0)
     given = [t.requires_grad_() for t in (x, w, b)]
     assert all(bool(g.isfinite().all()) for g in torch.autograd.grad(week3.layer_norm(x, shape[1:], w, b), given, y))
 

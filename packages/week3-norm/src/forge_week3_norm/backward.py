@@ -29,9 +29,11 @@ from forge_week3_norm.program import NormBackward, NormGradients, WeightBackward
 
 __all__ = ["layer_norm_backward", "norm_gradients", "norm_weight_backward", "rms_norm_backward"]
 
-#: Elements of a row up to which one read is faster than two; by itself where the length is no multiple of 8, since rows
-#: then begin at any address.  Time of one over that of two on an H200: 0.48 to 0.71; 0.46 to 0.92.
-LONGEST, LONGEST_SINGLE = 2**17, 2**15
+#: Elements of a row up to which one read is faster than two; by bytes of an element, where the length is no multiple of
+#: 8, since rows then begin at any address.  Time of one over that of two on an H200: 0.4 to 0.8.
+LONGEST, LONGEST_SINGLE = 2**17, {2: 3 * 2**14, 4: 2**16}
+#: Twice as long ones are faster from so many rows on, where registers suffice.
+MANY = 128
 
 
 def _given(named: dict[str, Any]) -> dict[str, Any]:
@@ -174,7 +176,7 @@ def norm_gradients(
 
 
 def together(dims: tuple[int, ...], h: torch.Tensor, *others: torch.Tensor | None) -> bool:
-    """Whether :func:`norm_gradients` takes these tensors, however they are aligned, and is the faster way."""
+    """Whether :func:`norm_gradients` takes x, dy, dtotal and weight, however aligned, and is the faster way."""
     if torch.is_grad_enabled() or h.dtype is torch.float64 or not h.is_contiguous():
         return False
     if not all(t is None or t.is_contiguous() or not any(t.stride()) for t in others):
@@ -183,9 +185,14 @@ def together(dims: tuple[int, ...], h: torch.Tensor, *others: torch.Tensor | Non
     if h.device.type != "cuda" and arch is None:
         return True
     device = devices.query(h.device) if arch is None else devices.spec_for(arch)
-    length = math.prod(h.shape[i] for i in dims)
-    most = LONGEST if length % 8 == 0 else LONGEST_SINGLE
-    return length <= min(most, 8192 * max_cluster(device))
+    length, blocks = math.prod(h.shape[i] for i in dims), max_cluster(device)
+    if length % 8:
+        return length <= min(LONGEST_SINGLE[h.dtype.itemsize], 4096 * blocks) - 8
+    if length <= LONGEST:
+        return length <= 8192 * blocks
+    able = device.capability == (9, 0) and length <= 16384 * blocks and h.numel() >= MANY * length
+    dtypes = {t.dtype for t in (h, *others) if t is not None}
+    return able and others[1] is None and dtypes in ({torch.bfloat16}, {torch.float32})
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: dict[str, Any], *, center: bool) -> None:
@@ -212,7 +219,7 @@ def of_norm(ctx: Any, dy: torch.Tensor | None, dtotal: torch.Tensor | None = Non
         offset, of_x, of_weight = options["weight_offset"], needs[0] or needs[1], needs[2] or needs[3]
         cast = dtypes[0] if options["cast"] == "input" else None
         wanted = {"bias": needs[3], "cast": cast, "dtype": dtypes[2], "bias_dtype": dtypes[3]}
-        at_once = of_x and of_weight and together(dim, h, dy, dtotal)
+        at_once = of_x and of_weight and together(dim, h, dy, dtotal, weight)
         if at_once:
             dx, dweight, dbias = norm_gradients(dy, h, mean, rstd, dtotal, weight, dim, weight_offset=offset, **wanted)
         elif of_x:

@@ -161,7 +161,7 @@ def _gradient_call(operator: Any, variant: str, dy: torch.Tensor, x: torch.Tenso
     """What a backward pass calls for the gradient of x: the operator, its arguments and options."""
     *statistics, weight = rest
     with torch.no_grad():  # as in a backward pass
-        at_once = variant == "auto" and backward.together((1,), x, dy)
+        at_once = variant == "auto" and backward.together((1,), x, dy, None, weight)
     if at_once:
         mean, rstd = (None, *statistics)[-2:]
         return backward.norm_gradients, (dy, x, mean, rstd, None, weight, -1), {"bias": mean is not None}

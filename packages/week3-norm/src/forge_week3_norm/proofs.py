@@ -221,7 +221,7 @@ _HELD = tuple(
 )
 
 _PLANTED = Planted(mean_of_squares, "float64_error")
-_LAYER_NORM: dict[str, Any] = {**_ALL, "launches": (*LAUNCHES, Case((530, 3 * 2**13), (-1,))), "planted": [_PLANTED]}
+_LAYER_NORM: dict[str, Any] = {**_ALL, "launches": (*LAUNCHES, Case((530, 2**15), (-1,))), "planted": [_PLANTED]}
 _FORWARD, _ADDED = "x weight bias", "x residual weight bias"
 _RMS, _LAYER = "dy x rstd dtotal weight", "dy x mean rstd dtotal weight"
 

@@ -109,6 +109,7 @@ def stage_all(
     policy: Int64,
     bits: Int32 | None = None,
     once: cutlass.Constexpr = True,
+    chunk: cutlass.Constexpr = None,
 ):
     """Copies a thread's vectors to shared memory with ``cp.async``; fills those outside the row.
 
@@ -126,8 +127,10 @@ def stage_all(
         policy: see :func:`load_policy`.
         bits: a bit for each element; vectors that have one are copied, instead of those before ``count``.
         once: whether that is computed once for all operands, which takes a register, instead of for each.
+        chunk: the only chunk that is copied; None: all.
     """
-    for c in cutlass.range(slots[0].shape[1], unroll=1):
+    begin, end = cutlass.const_expr((0, slots[0].shape[1]) if chunk is None else (chunk, chunk + 1))
+    for c in cutlass.range(begin, end, unroll=1):
         if cutlass.const_expr(once):
             inside = step + c * turn < count
         if cutlass.const_expr(bits is not None):

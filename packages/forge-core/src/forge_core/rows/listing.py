@@ -21,7 +21,7 @@ from forge_core.rows.config import (
     StreamConfig,
 )
 from forge_core.rows.estimates import fold_registers
-from forge_core.rows.teams import RESERVED_SHARED, persistent_configurations, spare_registers
+from forge_core.rows.teams import RESERVED_SHARED, keeps_columns, persistent_configurations, spare_registers
 
 Config = TypeVar("Config", bound=RowConfig)
 
@@ -83,7 +83,7 @@ def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
     if binding.operands.accumulates:
         return persistent_configurations(binding, device)
     held = (c for c in _held(binding, device) if c.registers <= min(_MOST_REGISTERS, 65536 // c.threads))
-    teams = (c for c in persistent_configurations(binding, device) if binding.wide_columns and c.long)
+    teams = (c for c in persistent_configurations(binding, device) if keeps_columns(binding) and c.long)
     found = dict.fromkeys((*held, *_streams(binding, device), *_columns(binding, device), *teams))
     return tuple(map(_interned, found))
 

@@ -99,7 +99,8 @@ class Persistent(PersistentConfig, AccumulatingKernel):
             else:
                 pieces, row_values, g, inside = mine.at(iteration, mine.scalars())
                 mine.wait(iteration)
-                mine.prefetch(iteration + mine.ahead)
+                if const_expr(self.stages != 1):
+                    mine.prefetch(iteration + mine.ahead)
                 mine.prefetch_scalars(iteration + 1)
                 totals = self.reduce(pieces, row_values, at, zero)
             constants = program.constants(totals, row_values)
@@ -107,6 +108,9 @@ class Persistent(PersistentConfig, AccumulatingKernel):
             for c in cutlass.range_constexpr(self.chunks):
                 self.map(pieces[c : c + 1], constants)
                 self.accumulate(sums, pieces[c], c, constants)
+                if const_expr(self.stages == 1):
+                    cute.arch.sync_warp()  # keeps reads of the chunk ahead of the copies that overwrite it
+                    mine.prefetch(iteration + 1, c)
         if const_expr(self.delayed):
             receive(self.exchanged()[0], at_turn(exchange[0], iterations), place)  # before this block's memory is freed
 

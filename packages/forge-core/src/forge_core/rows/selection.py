@@ -11,7 +11,7 @@
     sums over rows            persistent  teams process rows one after the other
 
 Programs with column operands run by ``persistent`` too, where the operator declares it: by name, and for many long rows
-if they read more bytes of column operands than of rows.
+if they have several column operands or wide ones, or a row does not fit in the registers of a cluster.
 
 :func:`select` is a pure function of a problem, a binding and a device; it needs no GPU.
 """
@@ -153,14 +153,14 @@ def _automatic(
     ):
         tiles = tiling(column, problem, device)
         return "column", column, f"tiles of {tiles.rows} neighboring rows, in {tiles.parts} parts"
+    # A team reads column operands once for all rows, and has the next row in flight during an exchange.
+    team = choose_long_team(binding, problem, device, held) if teams else None
+    if team is not None:
+        return "persistent", team, _why_team(team, problem, device)
     if isinstance(held, HeldConfig):
         few = problem.rows * 16 <= device.sm_count
         vectors = problem.length // problem.alignment.vec
         if not few or vectors < thresholds().value("grid_vectors", device):
-            # A team reads column operands once for all rows, and has the next row in flight during an exchange.
-            team = choose_long_team(binding, problem, device) if teams and held.blocks > 1 else None
-            if team is not None:
-                return "persistent", team, _why_team(team, problem, device)
             return "held", held, _why(held, problem, device)
     grid = _grid(binding, problem, device)
     if isinstance(grid, HeldConfig):

@@ -9,7 +9,7 @@
                   first and the last one have outside the row is read with them, and overwritten in shared memory
 
 No barrier guards a stage: a thread reads only its own copies, after its own commit group has completed, and overwrites
-a stage after its last read of it, one iteration later.
+a stage after its last read of it, one iteration later; a single stage chunk by chunk, in the same iteration.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Successive:
         inside = row < self.rows
         return self.kernel.row_of(*self.arguments[:3], cutlass.min(row, self.rows - 1)), inside
 
-    def prefetch(self, iteration: Int32) -> None:
-        """Starts loading the row of an iteration, if it exists."""
+    def prefetch(self, iteration: Int32, chunk: int | None = None) -> None:
+        """Starts loading the row of an iteration, if it exists; of staged rows a single chunk, if one is given."""
         g, inside = self.row(iteration)
         count, kernel = Int32(cutlass.select_(inside, self.arguments[1], 0)), self.kernel
         for name, rNext in self.rNext.items():
@@ -128,7 +128,7 @@ class Successive:
             end = inside & (self.apart | (row == 0) | (row + 1 == self.rows))
             bits = Int32(cutlass.select_(inside, cutlass.select_(end, self.whole, self.own), 0))
             sources, copied = tuple(parts.values()), bits if kernel.has_edges else None
-            stage_all(sources, staged, 0, fill, first, step, count, self.policy, copied)
+            stage_all(sources, staged, 0, fill, first, step, count, self.policy, copied, chunk=chunk)
             if kernel.has_edges:
                 copy_bits(sources, staged, self.own ^ self.whole, end & (self.own != self.whole))
         if const_expr(kernel.stages > 0):
@@ -147,7 +147,7 @@ class Successive:
     def wait(self, iteration: Int32) -> None:
         """Waits for the first row in flight, that of an iteration."""
         if const_expr(self.kernel.stages > 0):
-            cute.arch.cp_async_wait_group(self.kernel.stages - 2)
+            cute.arch.cp_async_wait_group(max(0, self.kernel.stages - 2))
             cute.arch.sync_warp()  # keeps reads of this stage ahead of the copies that overwrite it
         if const_expr(self.kernel.has_edges):
             g, _ = self.row(iteration)

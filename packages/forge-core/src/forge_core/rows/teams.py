@@ -17,7 +17,7 @@ import torch
 from forge_core.choice import Refusal, max_cluster
 from forge_core.device import Device
 from forge_core.rows.binding import Binding
-from forge_core.rows.config import ALL_DIMS, LIMIT, MANY_DIMS, SharedRowConfig
+from forge_core.rows.config import ALL_DIMS, LIMIT, MANY_DIMS, HeldConfig, SharedRowConfig
 from forge_core.rows.problem import Problem
 
 #: Registers of a multiprocessor, and shared memory that CUDA reserves per block.
@@ -32,9 +32,8 @@ _MOST, _MOST_SINGLE, _MOST_STRIDED = 16, 8, 4
 _SPARE, _SPARE_LANES = 8, 64
 #: Bytes in flight per multiprocessor.
 _IN_FLIGHT = 64 * 1024
-#: Teams of many long rows: threads per block, elements of a row per thread.  Sums leave no registers for column
-#: operands, which are then kept in shared memory.
-_LONG_THREADS, _LONG = 512, (24, 32)
+#: Elements of a row per thread, of teams of many long rows: of the fewest blocks that have registers for one.
+_LONG = 24, 32
 #: Minimum rows of each of these teams: without sums over rows, and with sums, which each team writes.
 _ROWS_PER_TEAM = 8, 16
 #: Minimum bytes of a row per block whose load time hides the exchange of the previous row.
@@ -154,7 +153,7 @@ def persistent_configurations(binding: Binding, device: Device) -> tuple[Persist
 
 def _config(binding: Binding, device: Device, align: str, threads: int, chunks: int, **more: Any) -> PersistentConfig:
     spare = _SPARE_LANES if "lanes" in more else spare_registers(device) + _SPARE
-    if more.get("columns_staged") and {binding.dtype(name) for name in binding.loaded} == {torch.bfloat16}:
+    if chunks * binding.widest_vec > _MOST and {binding.dtype(name) for name in binding.loaded} == {torch.bfloat16}:
         spare -= _SPARE  # converted by a shift
     overlap = bool(binding.operands.accumulates) and device.capability >= (9, 0)
     return PersistentConfig(
@@ -174,7 +173,7 @@ def _elements(binding: Binding) -> int:
 
 def _vectors(binding: Binding, device: Device, align: str) -> Iterator[PersistentConfig]:
     """Configurations for rows of vectors, pipelined in shared memory."""
-    vec = binding.widest_vec
+    vec, sums = binding.widest_vec, bool(binding.operands.accumulates)
     most = max(1, _elements(binding) // vec)
     # Lanes would add up sums of rows that are not equally far from a boundary.
     lane_rows = _LANES if align == "whole" else ()
@@ -183,25 +182,35 @@ def _vectors(binding: Binding, device: Device, align: str) -> Iterator[Persisten
     for blocks in dict.fromkeys((*_clusters(device)[:2], max_cluster(device))):
         sizes = (_WARP_THREADS, *_TEAM_THREADS) if blocks > 2 else _TEAM_THREADS
         teams += [(threads, most, {"blocks": blocks}) for threads in sizes]
-    # Many of them are faster by the fewest blocks that have registers for a row.
-    sums = bool(binding.operands.accumulates)
-    longer: tuple[int, ...] = _LONG
-    clusters = [blocks for blocks in _clusters(device) if blocks > 1]
-    if sums and vec < 8:  # 192 KB of rows in flight are slower than 128
-        longer = ()
-    elif align == "shifted":  # masks of 8 elements, or of more blocks, take the time that is gained
-        longer, clusters = (_LONG[:1], clusters[:1]) if not sums and vec < 8 else ((), [])
-    elif not sums and device.capability >= (10, 0):  # ptxas allocates more: 32 elements exceed 128 registers
-        longer = _LONG[:1]
-    for blocks, elements in itertools.product(clusters, longer):
-        teams.append((_LONG_THREADS, elements // vec, {"blocks": blocks, "columns_staged": sums}))
+    # Sums leave no registers for column operands, which are then kept in shared memory.
+    for blocks, threads, elements in _long(binding, device, align):
+        teams.append((threads, elements // vec, {"blocks": blocks, "columns_staged": sums}))
     yield from filter(None, (_pipelined(binding, device, align, threads, n, **more) for threads, n, more in teams))
+
+
+def _long(binding: Binding, device: Device, align: str) -> list[tuple[int, int, int]]:
+    """Teams of many long rows: blocks, threads per block, elements of a row per thread."""
+    sums, narrow = bool(binding.operands.accumulates), binding.widest_vec == 8
+    blocks, threads, sizes = _clusters(device), 512, _LONG
+    if align == "shifted":  # masks of more elements, or of more blocks, take the time that is gained
+        if sums and narrow:
+            return [(n, 512 if n <= 2 else 256, 24) for n in (1, 2, 8) if n in blocks]
+        return [(2, 512, 24)] if 2 in blocks and not sums and not narrow else []
+    if sums and not narrow:  # fewer blocks have 192 KB of rows in flight, which are slower than 128
+        blocks = blocks[-1:]
+    elif not sums and device.capability >= (10, 0):  # ptxas allocates more: 32 elements exceed 128 registers
+        sizes = sizes[:1]
+    # A block by itself has 8 or 16 elements a thread as well.
+    return [(n, threads, size) for n in blocks for size in sizes if n > 1 or (sums and narrow and size == 24)]
 
 
 def _pipelined(
     binding: Binding, device: Device, align: str, threads: int, chunks: int, **more: Any
 ) -> PersistentConfig | None:
-    """A configuration whose rows arrive in shared memory; None if that has no room for two, or registers for one."""
+    """A configuration whose rows arrive in shared memory; None if that has no room for two, or registers for one.
+
+    A single row is enough for the longest: each of its chunks is loaded again as soon as it is computed.
+    """
     config = _config(binding, device, align, threads, chunks, stages=1, **more)
     # cp.async needs 16 bytes of each operand.
     names = binding.loaded + (binding.operands.columns if config.columns_staged else ())
@@ -216,7 +225,8 @@ def _pipelined(
     ahead = _IN_FLIGHT // row if config.long else -(-_IN_FLIGHT // (row * resident))
     # At least two, even where shared memory then limits the resident blocks.
     stages = min(1 + max(1, ahead), max(2, most_shared), most_here)
-    return replace(config, stages=stages) if stages >= 2 else None
+    least = 1 if config.long and 1 < config.blocks == max_cluster(device) else 2
+    return replace(config, stages=stages) if stages >= least else None
 
 
 def _single(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
@@ -250,19 +260,36 @@ def choose_team(binding: Binding, problem: Problem, device: Device) -> Persisten
     able = [c for align in aligns for c in listed if (c.align, c.reduced) == (align, reduced)]
     fits = [c for c in able if problem.length < c.limit and _teams(c, problem, device)]
     if not fits:
-        most = max((c.limit - 1 for c in able), default=0)
+        most = max((c.limit - 1 for c in able if _teams(c, problem, device)), default=0)
         return Refusal(f"rows of at most {most} such elements", f"{problem.length} elements")
     first, two = fits[0], next((c for c in fits if c.blocks == 2), fits[0])
     more = _resident_threads(two, problem, device) > _MORE * _resident_threads(first, problem, device)
     if first.blocks == 1:
         return two if not first.lanes and more else first
     long = next((c for c in fits if c.long), first)
-    return long if long.blocks < first.blocks and _is_many(long, problem, device) else first
+    fewer = long.blocks < first.blocks + (not binding.operands.accumulates)
+    return long if fewer and _is_many(long, problem, device) else first
 
 
-def choose_long_team(binding: Binding, problem: Problem, device: Device) -> PersistentConfig | None:
-    """The long team of a program without sums, if it is faster than blocks that hold a row each."""
-    if not binding.wide_columns or len(binding.loaded) > 1:
+def keeps_columns(binding: Binding) -> bool:
+    """Whether long teams of a program without sums are faster than blocks that hold a row each, for some rows."""
+    able = bool(binding.operands.columns and binding.operands.writes)
+    return able and (_many_columns(binding) or len(binding.loaded) > 1)
+
+
+def _many_columns(binding: Binding) -> bool:
+    return binding.wide_columns or len(binding.operands.columns) > 1
+
+
+def choose_long_team(
+    binding: Binding, problem: Problem, device: Device, held: HeldConfig | Refusal
+) -> PersistentConfig | None:
+    """The long team of a program without sums, if it is faster than ``held``: instead of clusters.
+
+    With a single narrow column operand only instead of clusters whose registers do not hold a row.
+    """
+    kept = isinstance(held, HeldConfig) and (held.blocks == 1 or not (held.staged or _many_columns(binding)))
+    if kept or not keeps_columns(binding):
         return None
     team = choose_team(binding, problem, device)
     if isinstance(team, Refusal) or not team.long or not _is_many(team, problem, device):
