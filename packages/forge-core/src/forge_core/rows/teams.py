@@ -32,8 +32,6 @@ _MOST, _MOST_SINGLE, _MOST_STRIDED = 16, 8, 4
 _SPARE, _SPARE_LANES = 8, 64
 #: Bytes in flight per multiprocessor.
 _IN_FLIGHT = 64 * 1024
-#: Elements of a row per thread, of teams of many long rows: of the fewest blocks that have registers for one.
-_LONG = 24, 32
 #: Minimum rows of each of these teams: without sums over rows, and with sums, which each team writes.
 _ROWS_PER_TEAM = 8, 16
 #: Minimum bytes of a row per block whose load time hides the exchange of the previous row.
@@ -189,9 +187,9 @@ def _vectors(binding: Binding, device: Device, align: str) -> Iterator[Persisten
 
 
 def _long(binding: Binding, device: Device, align: str) -> list[tuple[int, int, int]]:
-    """Teams of many long rows: blocks, threads per block, elements of a row per thread."""
+    """Teams of many long rows, the fewest blocks that hold one: blocks, threads per block, elements per thread."""
     sums, narrow = bool(binding.operands.accumulates), binding.widest_vec == 8
-    blocks, threads, sizes = _clusters(device), 512, _LONG
+    blocks, sizes = _clusters(device), [24, 32]
     if align == "shifted":  # masks of more elements, or of more blocks, take the time that is gained
         if sums and narrow:
             return [(n, 512 if n <= 2 else 256, 24) for n in (1, 2, 8) if n in blocks]
@@ -199,9 +197,9 @@ def _long(binding: Binding, device: Device, align: str) -> list[tuple[int, int, 
     if sums and not narrow:  # fewer blocks have 192 KB of rows in flight, which are slower than 128
         blocks = blocks[-1:]
     elif not sums and device.capability >= (10, 0):  # ptxas allocates more: 32 elements exceed 128 registers
-        sizes = sizes[:1]
+        sizes = [24]
     # A block by itself has 8 or 16 elements a thread as well.
-    return [(n, threads, size) for n in blocks for size in sizes if n > 1 or (sums and narrow and size == 24)]
+    return [(n, 512, size) for n in blocks for size in sizes if n > 1 or (sums and narrow and size == 24)]
 
 
 def _pipelined(
