@@ -265,7 +265,8 @@ def choose_team(binding: Binding, problem: Problem, device: Device) -> Persisten
     if first.blocks == 1:
         return two if not first.lanes and more else first
     long = next((c for c in fits if c.long), first)
-    fewer = long.blocks < first.blocks + (not binding.operands.accumulates)
+    # Without sums as many blocks, too, if they are all of a cluster: the alternative is no shorter team.
+    fewer = long.blocks < first.blocks or (first.blocks == max_cluster(device) and not binding.operands.accumulates)
     return long if fewer and _is_many(long, problem, device) else first
 
 
