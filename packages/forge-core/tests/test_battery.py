@@ -14,6 +14,8 @@ import torch
 from forge_core.errors import ArgumentError, CacheError, CompileError
 from forge_core.testing import Case, Planted, Subject, assert_same_bits, battery, conformance, relaid, tree_bound
 from forge_core.testing.battery import CHECKS, Trial
+from forge_core.testing.conformance_calls import refused
+from forge_core.testing.conformance_gradients import check_vmap
 from forge_core.testing.conformance_memory import check_empty
 from forge_core.testing.planted import GENERAL, forgotten_stream, frozen_input
 
@@ -52,7 +54,11 @@ def samples(device):
         yield torch.randn(shape, device=device, generator=generator), -1
 
 
-def centred(run=body, like=fake, write=written, **changed):
+def pulled(grad, dim):
+    return grad - grad.mean(dim, keepdim=True)
+
+
+def centred(run=body, like=fake, write=written, pull=pulled, **changed):
     """A subject around a registered operator, with its parts as they should be or exchanged."""
     name = f"centred{next(_numbers)}"
     library = torch.library.Library("forge_battery_test", "FRAGMENT")
@@ -70,7 +76,7 @@ def centred(run=body, like=fake, write=written, **changed):
 
     torch.library.register_autograd(
         qualified,
-        lambda ctx, grad: (grad - grad.mean(ctx.dim, keepdim=True), None),
+        lambda ctx, grad: (pull(grad, ctx.dim), None),
         setup_context=keep,
         lib=library,
     )
@@ -232,6 +238,11 @@ WRONG = {
         {"fullgraph", "dynamic_shapes"},
     ),
     "a shape in the code": (lambda: replace(RIGHT, operator=shape_in_code(RIGHT.operator)), {"dynamic_shapes"}),
+    "the gradient": (lambda: centred(pull=lambda grad, dim: grad), {"gradients", "fullgraph", "threads"}),
+    "the second derivative": (
+        lambda: centred(pull=lambda grad, dim: pulled(grad.detach(), dim) + 0 * grad),
+        {"gradients"},
+    ),
     "two nodes": (lambda: replace(RIGHT, operator=two_nodes(RIGHT.operator)), {"export"}),
 }
 
@@ -254,6 +265,34 @@ def test_wrong_values_fail_where_values_are_looked_at():
     found = failing(centred(lambda x, dim: body(x, dim) * 1.001))
     assert {"values", "float64_error", "strides", "misaligned_offset", "fullgraph", "export", "threads"} <= found
     assert not found & {"determinism", "fake_strides", "inputs_untouched"}
+
+
+def test_calls_that_vmap_maps_wrongly_are_seen():
+    sets = [(torch.randn(4, 6, generator=torch.Generator().manual_seed(seed)),) for seed in range(3)]
+    right = partial(body, dim=0)
+
+    def compare(got, tensors):
+        assert_same_bits(got, right(*tensors))
+
+    check_vmap(right, right, sets, compare)
+    for wrong in (lambda x: body(x, -1), lambda x: right(x).flip(0)):
+        for functions in ((right, wrong), (wrong, right)):
+            with pytest.raises(AssertionError, match="elements differ"):
+                check_vmap(*functions, sets, compare)
+
+
+@pytest.mark.parametrize(
+    "error, text",
+    [
+        (None, "and it is served"),
+        (RuntimeError("launch failure"), "expected a ArgumentError, got RuntimeError: launch failure"),
+        (ArgumentError(op="op", argument="x", expected="elements", got="none"), r"the message lacks .*'y'"),
+    ],
+)
+def test_what_is_not_refused_as_it_should_be_is_seen(error, text):
+    call = raising(error) if error else torch.zeros
+    with pytest.raises(AssertionError, match=text), refused("a call", ArgumentError, "op", "'y'"):
+        call(())
 
 
 # -------------------------------------------------------------------------------------------------- on a GPU, and as if
@@ -348,12 +387,16 @@ def by_id(*subjects):
     return {param.id: param for param in battery(*subjects)}
 
 
+#: Checks and faults of operators of forge_core.op alone.
+OF_OPERATORS = ("value", "traced", "forward_mode", "tangent_lost", "vmap", "refusals", "bad_out", "backends", "explain")
+
+
 def test_each_property_is_a_test_of_its_own_with_its_marks():
     tests = by_id(RIGHT)
     for name, param in tests.items():
         gpu = [mark for mark in param.marks if mark.name == "gpu"]
         assert bool(gpu) == name.endswith("-cuda")
-        of_operators = any(f"-{each}-" in name for each in ("value", "traced", "forward_mode", "tangent_lost"))
+        of_operators = any(f"-{each}-" in name for each in OF_OPERATORS)
         assert bool([mark for mark in param.marks if mark.name == "skip"]) == of_operators
     assert tests["centred-second_device-cuda"].marks[0].kwargs == {"count": 2}
     assert {"centred-values-float32-cpu", "centred-side_stream-cuda", "centred-planted-stale_output-cpu"} <= set(tests)

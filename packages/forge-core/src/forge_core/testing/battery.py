@@ -21,6 +21,7 @@ import torch
 
 from forge_core.op import Operator
 from forge_core.testing import battery_checks as checks
+from forge_core.testing import conformance, conformance_calls
 from forge_core.testing.conformance import same_bits
 from forge_core.testing.planted import GENERAL, Planted
 from forge_core.testing.subject import Subject
@@ -58,14 +59,20 @@ def _no_operator(subject: Subject) -> str:
     return "" if isinstance(subject.operator, Operator) else "it is no forge_core.op.Operator"
 
 
+def _no_gradient(subject: Subject) -> str:
+    return _no_floats(subject) or ("" if subject.differentiable else "no gradient is registered")
+
+
 def _no_tangents(subject: Subject) -> str:
-    return (
-        _no_operator(subject) or _no_floats(subject) or ("" if subject.differentiable else "no gradient is registered")
-    )
+    return _no_operator(subject) or _no_gradient(subject)
 
 
 def _no_out(subject: Subject) -> str:
     return "" if checks.out_form(subject) is not None else "the operator has no out form"
+
+
+def _no_out_of_its_own(subject: Subject) -> str:
+    return _no_operator(subject) or _no_out(subject)
 
 
 def _no_inexact(subject: Subject) -> str:
@@ -94,14 +101,20 @@ CHECKS: dict[str, Check] = {
     "dynamic_shapes": Check(checks.dynamic_shapes),
     "export": Check(checks.export, lacks=_no_overload),
     "value": Check(checks.value, CPU, lacks=_no_operator),
-    "traced": Check(checks.traced, CPU, lacks=_no_operator),
+    "traced": Check(checks.traced, lacks=_no_operator),
+    "gradients": Check(checks.gradients, lacks=_no_gradient),
     "forward_mode": Check(checks.forward_mode, lacks=_no_tangents),
+    "vmap": Check(checks.vmap, lacks=_no_operator),
+    "refusals": Check(checks.of_operator(conformance_calls.check_refusals), lacks=_no_operator),
+    "bad_out": Check(checks.of_operator(conformance_calls.check_bad_out), lacks=_no_out_of_its_own),
+    "backends": Check(checks.of_operator(conformance_calls.check_backends), lacks=_no_operator),
+    "explain": Check(checks.of_operator(conformance_calls.check_explain), lacks=_no_operator),
     "threads": Check(checks.threads),
     "determinism": Check(checks.determinism),
-    "graph_replay": Check(checks.graph_replay, GPU),
-    "side_stream": Check(checks.side_stream, GPU),
+    "graph_replay": Check(checks.of_calls(conformance.check_graph_replay), GPU),
+    "side_stream": Check(checks.of_calls(conformance.check_side_stream), GPU),
     "current_device": Check(checks.current_device, GPU),
-    "second_device": Check(checks.second_device, GPU, gpus=2),
+    "second_device": Check(checks.of_calls(conformance.check_second_device), GPU, gpus=2),
 }
 
 

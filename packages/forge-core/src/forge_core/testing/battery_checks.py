@@ -1,10 +1,10 @@
-"""The battery's checks: the functions of ``conformance`` and ``conformance_memory`` on a subject's declared calls."""
+"""The battery's checks: the functions of the modules ``conformance*`` on a subject's declared calls."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import mul
@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from forge_core.testing import conformance, conformance_memory
-from forge_core.testing.conformance import Make, Right
+from forge_core.testing import conformance, conformance_gradients, conformance_memory
+from forge_core.testing.conformance import Make, Right, Tensors
 from forge_core.testing.subject import Arguments, Case, Subject
 
 # Sizes that share no factor with a tile; the dimensions before the last two come from the second list.
@@ -43,6 +43,9 @@ def dtypes_of(subject: Subject, check: str) -> list[torch.dtype]:
         return [dtype for dtype in subject.dtypes if dtype.is_floating_point or dtype.is_complex]
     if check == "float64_error":
         return [dtype for dtype in subject.dtypes if dtype.is_floating_point]
+    if check == "gradients":  # the widest alone
+        floats = sorted(dtypes_of(subject, "float64_error"), key=lambda dtype: dtype.itemsize)
+        return floats[-1:] if subject.differentiable else []
     return list(subject.dtypes)
 
 
@@ -206,6 +209,9 @@ def fullgraph(subject: Subject, device: torch.device) -> None:
     """``torch.compile(fullgraph=True)``, of the shapes as they are."""
     for case in subject.cases:
         conformance.check_fullgraph(*_call(subject, device, case), backend=_backend(device), dynamic=False)
+    if dtypes_of(subject, "gradients"):
+        given = _smooth(subject, device, subject.cases[0])
+        conformance_gradients.check_compiled_gradients(*given, backend=_backend(device))
 
 
 def dynamic_shapes(subject: Subject, device: torch.device) -> None:
@@ -239,22 +245,93 @@ def traced(subject: Subject, device: torch.device) -> None:
     conformance.check_traced(subject.operator, overload, call, tensors, subject.right(case, "traced"))
 
 
+def _finite_made(subject: Subject, device: torch.device, case: Case, seed: int = 0) -> Tensors:
+    """Tensors of a case for derivatives."""
+    [dtype] = dtypes_of(subject, "gradients")
+    return tuple(map(_finite, subject.make(case, dtype, device, seed)))
+
+
+def _smooth(subject: Subject, device: torch.device, case: Case) -> tuple[Any, Any, Tensors]:
+    """A call, its reference and its tensors, for derivatives."""
+    return subject.call(case), _expected(subject, case), _finite_made(subject, device, case)
+
+
 def forward_mode(subject: Subject, device: torch.device) -> None:
     """Tangents, by dual tensors and ``torch.func.jvp``, alone and nested, eager and compiled."""
-    widest = max((d for d in subject.dtypes if d.is_floating_point), key=lambda dtype: dtype.itemsize)
     overload = replace(subject, operator=subject.registered())
     for case in (case for case in subject.cases if math.prod(case.shape)):
-        tensors, directions = (tuple(map(_finite, subject.make(case, widest, device, seed))) for seed in (0, 1))
-        expected = replace(subject, operator=subject.expected).call(case)
-        conformance.check_forward_mode(subject.call(case), overload.call(case), expected, tensors, directions)
+        call, expected, tensors = _smooth(subject, device, case)
+        directions = _finite_made(subject, device, case, 1)
+        conformance.check_forward_mode(call, overload.call(case), expected, tensors, directions)
+
+
+def gradients(subject: Subject, device: torch.device) -> None:
+    """Gradients and second derivatives; on the CPU also those of the dispatcher, where they are the operator's own."""
+    for case in (case for case in subject.cases if math.prod(case.shape)):
+        conformance_gradients.check_gradients(*_smooth(subject, device, case))
+        if device.type == "cpu":
+            with conformance.Dispatched():
+                conformance_gradients.check_gradients(*_smooth(subject, device, case))
+
+
+def vmap(subject: Subject, device: torch.device) -> None:
+    """``torch.vmap`` over any dim of any tensor, nested, and of gradients."""
+    of, overload = conformance_gradients, replace(subject, operator=subject.registered())
+    for case in subject.cases:
+        call, registered = subject.call(case), overload.call(case)
+        made = [_made(subject, device, case, seed) for seed in range(3)]
+        of.check_vmap(call, registered, made, subject.right(case, "by vmap"))
+        if dtypes_of(subject, "gradients"):
+            wide = [_finite_made(subject, device, case, seed) for seed in range(3)]
+            of.check_vmap(of.mapped(call), of.mapped(call), wide, _right_gradient(subject, case, of.mapped))
+
+
+def _right_gradient(subject: Subject, case: Case, gradient: Callable[..., Any]) -> Right:
+    def right(got: torch.Tensor, tensors: tuple[Any, ...]) -> None:
+        want = gradient(_expected(subject, case))(*(t.double() for t in tensors))
+        conformance.near(f"{subject.name} {case}: the gradient", got, want)
+
+    return right
+
+
+def of_operator(check: Callable[..., None]) -> Callable[[Subject, torch.device], None]:
+    """A check of ``conformance_calls``, made of the first case; on a GPU of the first one of a real size."""
+
+    def run(subject: Subject, device: torch.device) -> None:
+        case = _large(subject, device)[0]
+        check(subject.operator, case, _made(subject, device, case), subject.right(case))
+
+    return run
+
+
+def _calls(
+    subject: Subject, device: torch.device, cases: Iterable[Case]
+) -> Iterator[tuple[Callable[..., torch.Tensor], Make, Right]]:
+    """The calls of some cases, and that of a gradient where there is one."""
+    yield from (_call(subject, device, case) for case in cases)
+    if dtypes_of(subject, "gradients"):
+        case, gradient = subject.cases[0], conformance_gradients.pulled
+        make = partial(_finite_made, subject, device, case)
+        yield gradient(subject.call(case)), make, _right_gradient(subject, case, gradient)
+
+
+def of_calls(check: Callable[..., None]) -> Callable[[Subject, torch.device], None]:
+    """A check of ``conformance``, made of the calls of real sizes, and of a gradient where there is one."""
+
+    def run(subject: Subject, device: torch.device) -> None:
+        for each in _calls(subject, device, _large(subject, device)):
+            check(*each)
+
+    return run
 
 
 def threads(subject: Subject, device: torch.device) -> None:
-    """Calls from several threads at once."""
+    """Calls from several threads at once, and gradients."""
     large = _large(subject, device)
     # Eight threads hold their tensors, and what tells whether they are right, at the same time.
-    for case in [case for case in large if math.prod(case.shape) <= 2**23] or large[:1]:
-        conformance.check_concurrent_threads(*_call(subject, device, case))
+    chosen = [case for case in large if math.prod(case.shape) <= 2**23] or large[:1]
+    for each in _calls(subject, device, chosen):
+        conformance.check_concurrent_threads(*each)
 
 
 def _call(subject: Subject, device: torch.device, case: Case) -> tuple[Callable[..., torch.Tensor], Make, Right]:
@@ -268,25 +345,7 @@ def determinism(subject: Subject, device: torch.device) -> None:
         conformance.check_determinism(subject.call(case), make(case, subject.dtypes[0], device, 0))
 
 
-def graph_replay(subject: Subject, device: torch.device) -> None:
-    """A captured graph computes from what its inputs hold at the replay."""
-    for case in _large(subject, device):
-        conformance.check_graph_replay(*_call(subject, device, case))
-
-
-def side_stream(subject: Subject, device: torch.device) -> None:
-    """Work is queued on the current stream, whichever that is."""
-    for case in _large(subject, device):
-        conformance.check_side_stream(*_call(subject, device, case))
-
-
 def current_device(subject: Subject, device: torch.device) -> None:
     """A call leaves the current device as it was."""
     for case in _large(subject, device):
         conformance.check_current_device_unchanged(subject.call(case), subject.fresh(case, device))
-
-
-def second_device(subject: Subject, device: torch.device) -> None:
-    """Tensors may be on another device than the current one."""
-    for case in _large(subject, device):
-        conformance.check_second_device(*_call(subject, torch.device(device.type, 0), case))

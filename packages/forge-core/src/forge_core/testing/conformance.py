@@ -5,7 +5,8 @@
     right        ``right(result, args)`` raises AssertionError unless a result is right for its arguments
     overload     the registered ``OpOverload``
 
-Layouts, ``out``, empty tensors and NaN are in ``conformance_memory``.
+Layouts, ``out``, empty tensors and NaN are in ``conformance_memory``, gradients and ``vmap`` in
+``conformance_gradients``, what an operator of ``forge_core.op`` refuses in ``conformance_calls``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import BaseTorchDispatchMode
 
 Arguments = tuple[Any, ...]
+Tensors = tuple[torch.Tensor, ...]
 Call = Callable[..., torch.Tensor]
 Make = Callable[[int], Arguments]
 Right = Callable[[torch.Tensor, Arguments], None]
@@ -151,7 +153,10 @@ class _Seen(torch.Tensor):
 
 
 def check_traced(operator: Any, overload: Any, call: Call, tensors: Arguments, right: Right) -> None:
-    """``torch.fx`` records ``operator`` as one node, ``make_fx`` the ``overload``; ``__torch_function__`` gets it."""
+    """``torch.fx`` records ``operator`` as one node, ``make_fx`` the ``overload``; ``__torch_function__`` gets it.
+
+    A trace of ``torch.jit`` has the operator too.
+    """
     first, *others = tensors
     graph = fx.symbolic_trace(lambda x: call(x, *others))
     targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
@@ -161,11 +166,27 @@ def check_traced(operator: Any, overload: Any, call: Call, tensors: Arguments, r
     targets = [node.target for node in traced.graph.nodes if node.op == "call_function"]
     _expect(overload in targets, f"make_fx records {targets}")
     right(traced(*tensors), tensors)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit is deprecated, and still there
+        scripted = torch.jit.trace(call, tensors, check_trace=False)
+    right(scripted(*tensors), tensors)
     _Seen.given.clear()
     result = call(first.as_subclass(_Seen), *others)
     _expect(type(result) is _Seen, f"a subclass gets {type(result)}")
     _expect(_Seen.given == [operator], f"__torch_function__ is given {_Seen.given}")
     right(result.as_subclass(torch.Tensor), tensors)
+
+
+def near(what: str, got: torch.Tensor | None, exact: torch.Tensor) -> None:
+    """Raises AssertionError unless a derivative is the float64 one but for a few of the last bits of its dtype."""
+    if got is None:
+        raise AssertionError(f"{what}: the tangent is lost")
+    # Derivatives are sums of several rounded products.
+    tolerance = 64 * torch.finfo(got.dtype).eps
+    scale = exact.abs().max().clamp_min(1.0).item() if exact.numel() else 1.0
+    torch.testing.assert_close(
+        got.double(), exact, rtol=tolerance, atol=tolerance * scale, msg=lambda text: f"{what}: {text}"
+    )
 
 
 def check_forward_mode(call: Call, overload: Call, expected: Call, tensors: Arguments, directions: Arguments) -> None:
@@ -174,16 +195,6 @@ def check_forward_mode(call: Call, overload: Call, expected: Call, tensors: Argu
     What is right follows from PyTorch's forward mode of ``expected``, the reference, in float64; ``call``, ``overload``
     and ``expected`` are functions of floating-point ``tensors``, and ``directions`` are their tangents.
     """
-    # A few of the last bits of the coarsest dtype: tangents are sums of several rounded products.
-    tolerance = 64 * max(torch.finfo(t.dtype).eps for t in (call(*tensors), *tensors))
-
-    def near(what: str, got: torch.Tensor | None, exact: torch.Tensor) -> None:
-        if got is None:
-            raise AssertionError(f"{what}: the tangent is lost")
-        scale = exact.abs().max().clamp_min(1.0).item() if exact.numel() else 1.0
-        torch.testing.assert_close(
-            got.double(), exact, rtol=tolerance, atol=tolerance * scale, msg=lambda text: f"{what}: {text}"
-        )
 
     def jvp(function: Call) -> Call:
         return lambda *both: torch.func.jvp(function, both[: len(both) // 2], both[len(both) // 2 :])[1]

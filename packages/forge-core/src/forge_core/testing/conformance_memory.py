@@ -12,11 +12,9 @@ from typing import Any
 import torch
 
 from forge_core.errors import CacheError, CompileError
-from forge_core.testing.conformance import Call, Make, Right, same_bits
+from forge_core.testing.conformance import Call, Make, Right, Tensors, same_bits
 from forge_core.testing.inputs import layouts, relaid
 from forge_core.testing.tolerances import assert_same_bits
-
-Tensors = tuple[torch.Tensor, ...]
 
 #: The exceptions with which PyTorch's operators reject a call.
 REFUSALS = (RuntimeError, IndexError, ValueError)
@@ -49,17 +47,29 @@ def check_relaid(call: Call, tensors: Tensors, right: Callable[[str], Right], *,
 
 
 def check_fake_strides(call: Call, tensors: Tensors) -> None:
-    """The fake result has the real one's shape, strides, dtype and device, in every layout of the inputs."""
+    """The fake result has the real one's shape, strides, dtype and device, in every layout of the inputs.
+
+    So it has on ``meta``, and for a GPU that the machine need not have.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def elsewhere(t: torch.Tensor, device: str) -> torch.Tensor:
+        return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
 
     for name, arranged in (("as made", tensors), *rearranged(tensors, offsets=False)):
         real = call(*arranged)
         with FakeTensorMode() as mode:
             fake = call(*(mode.from_tensor(t) for t in arranged))
+            cuda = call(*(elsewhere(t, "cuda") for t in arranged))
+        meta = call(*(elsewhere(t, "meta") for t in arranged))
         for aspect in ("shape", "dtype", "device"):
             told, found = getattr(fake, aspect), getattr(real, aspect)
             if told != found:
                 raise AssertionError(f"fake {aspect}, inputs {name}: {told}, and the real result's is {found}")
+        for other, kind in ((cuda, "cuda"), (meta, "meta")):
+            told, found = ((t.shape, t.stride(), t.dtype, t.device.type) for t in (other, fake))
+            if told != (*found[:3], kind):
+                raise AssertionError(f"fake result on {kind}, inputs {name}: {told}, and the fake one has {found}")
         # The stride of a dimension of size 1 is never used, and that of an empty tensor neither.
         told, found = ([step for step, size in zip(t.stride(), t.shape, strict=True) if size > 1] for t in (fake, real))
         if real.numel() and told != found:

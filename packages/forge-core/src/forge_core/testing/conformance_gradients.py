@@ -1,0 +1,98 @@
+"""Properties of any differentiable operator: gradients of both orders, and what ``torch.vmap`` makes of calls.
+
+The arguments are those of ``conformance``; ``expected`` is the reference as a function of a call's tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from forge_core.testing.conformance import Arguments, Call, Right, Tensors, near
+
+
+def weights(like: torch.Tensor) -> torch.Tensor:
+    """Numbers from -1 to 1, all different, for each element of a result."""
+    return torch.linspace(-1, 1, like.numel(), dtype=like.dtype, device=like.device).reshape(like.shape)
+
+
+def pulled(call: Call) -> Call:
+    """The gradient of a call's first tensor, for :func:`weights` of the result, as a function of its tensors."""
+
+    def gradient(first: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        leaf = first.detach().requires_grad_()
+        y = call(leaf, *others)
+        return torch.autograd.grad(y, leaf, weights(y))[0]
+
+    return gradient
+
+
+def mapped(call: Call) -> Call:
+    """The gradient of a call's first tensor as a function that ``torch.vmap`` can map."""
+
+    def loss(*tensors: torch.Tensor) -> torch.Tensor:
+        y = call(*tensors)
+        return (y * weights(y)).sum()
+
+    return torch.func.grad(loss)
+
+
+def _both_orders(call: Call, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
+    leaves = tuple(t.detach().requires_grad_() for t in tensors)
+    y = call(*leaves)
+    weight = weights(y).requires_grad_()
+    first = torch.autograd.grad(y, leaves, weight, create_graph=True, allow_unused=True, materialize_grads=True)
+    yield from ((f"the gradient of tensor {i}", each) for i, each in enumerate(first))
+    loss = torch.stack([(each * (2 + weights(each))).sum() for each in first]).sum()
+    second = torch.autograd.grad(loss, (*leaves, weight), allow_unused=True, materialize_grads=True)
+    yield from ((f"the second derivative by tensor {i}", each) for i, each in enumerate(second))
+
+
+def check_gradients(call: Call, expected: Call, tensors: Tensors) -> None:
+    """Gradients and second derivatives are those of the reference; nothing is recorded where grad mode is off."""
+    exact = _both_orders(expected, tuple(t.double() for t in tensors))
+    for (what, got), (_, want) in zip(_both_orders(call, tensors), exact, strict=True):
+        near(what, got, want)
+    parameters = tuple(torch.nn.Parameter(t.detach()) for t in tensors)
+    if not call(*parameters).requires_grad:
+        raise AssertionError("the result of parameters needs no gradient")
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            if call(*parameters).requires_grad:
+                raise AssertionError(f"under {mode.__name__} the result needs a gradient")
+
+
+def check_compiled_gradients(call: Call, expected: Call, tensors: Tensors, *, backend: str) -> None:
+    """A compiled model has the reference's gradients through the operator, and through what is around it."""
+    torch._dynamo.reset()
+
+    def model(function: Call) -> Call:
+        return lambda *given: torch.tanh(function(*(t / 2 for t in given)))
+
+    compiled = torch.compile(model(call), fullgraph=True, backend=backend)
+    exact = pulled(model(expected))(*(t.double() for t in tensors))
+    near("the compiled gradient", pulled(compiled)(*tensors), exact)
+
+
+def check_vmap(call: Call, overload: Call, sets: Sequence[Arguments], right: Right) -> None:
+    """``torch.vmap`` over any dim of all tensors, over each tensor alone, and nested.
+
+    ``sets`` are the tensors of several calls of one shape.
+    """
+    alone, stacked = sets[0], [torch.stack(each) for each in zip(*sets, strict=True)]
+
+    def compare(got: torch.Tensor, calls: Sequence[Arguments]) -> None:
+        for one, tensors in zip(got.unbind(), calls, strict=True):
+            right(one.contiguous(), tensors)
+
+    for dim in (-1, *range(min(t.ndim for t in stacked))):
+        compare(torch.vmap(call, dim)(*(t.movedim(0, dim) for t in stacked)), sets)
+    compare(torch.vmap(overload)(*stacked), sets)
+    for i in range(len(alone)) if len(alone) > 1 else ():
+        in_dims = tuple(0 if j == i else None for j in range(len(alone)))
+        mixed = [(*alone[:i], tensors[i], *alone[i + 1 :]) for tensors in sets]
+        compare(torch.vmap(call, in_dims)(*(*alone[:i], stacked[i], *alone[i + 1 :])), mixed)
+    nested = torch.vmap(torch.vmap(call))(*(torch.stack([t, t.flip(0)]) for t in stacked))
+    compare(nested[0], sets)
+    compare(nested[1], sets[::-1])
