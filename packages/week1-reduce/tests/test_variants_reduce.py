@@ -1,4 +1,4 @@
-"""Each kernel by name: what it must do and what it must refuse, at every edge, on long rows, and under a sanitizer."""
+"""Each kernel by name: what it must do and refuse, at every edge, on the longest rows, and under a sanitizer."""
 
 from __future__ import annotations
 
@@ -83,6 +83,44 @@ def test_the_ladder_has_the_whole_family(variant, op):
     want = {"mean": x.mean(-1), "prod": (1 + x / 64).prod(-1), "amax": x.amax(-1), "amin": x.amin(-1)}[op]
     got = week1.reduce(1 + x / 64 if op == "prod" else x, -1, op, variant=variant)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.large(40)
+@pytest.mark.parametrize("rows", [2**31 + 24, 2**31 + 21, 2**32 + 40], ids=["whole", "shifted", "wide"])
+def test_more_than_two_to_the_31_results(rows):
+    x = torch.ones(2, rows, dtype=torch.int8, device="cuda")
+    x[1, -1], x[0, 2**31 - 1] = 3, 7
+    y = week1.amax(x, 0)
+    assert (y[0].item(), y[2**31 - 1].item(), y[-1].item()) == (1, 7, 3)
+    y[2**31 - 1], y[-1] = 1, 1
+    assert y.min().item() == y.max().item() == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.large(12)
+def test_more_than_two_to_the_31_elements():
+    x = torch.ones(2**31 + 77, dtype=torch.int8, device="cuda")
+    x[-1] = 3
+    assert week1.reduce_sum(x).item() == 2**31 + 79
+    assert week1.amax(x).item() == 3
+    for shape in ((2, 2**30 + 5), (2**30 + 5, 2), (46343, 46341), (3, 2**15, 2**15)):
+        y = torch.ones(shape, dtype=torch.int8, device="cuda")
+        for dim in (0, -1):
+            got = week1.reduce_sum(y, dim)
+            assert bool((got == shape[dim]).all()), (shape, dim)
+
+
+@pytest.mark.gpu
+@pytest.mark.large(12)
+def test_strides_past_two_to_the_31():
+    storage = torch.randint(-5, 5, (3 * 2**30,), dtype=torch.int8, device="cuda").view(3, 2**30)
+    x = storage[:, : 2**10]  # few elements, far apart
+    for dim in (0, 1):
+        assert torch.equal(week1.reduce_sum(x, dim), torch.sum(x, dim))
+    y = storage.t()[: 2**10 * 64 : 64]
+    for dim in (0, 1):
+        assert torch.equal(week1.reduce_sum(y, dim), torch.sum(y, dim))
 
 
 # -------------------------------------------------------------------------------------------------------- sanitizers

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 
 #: rtol and atol of gradients, by dtype: PyTorch's own of a weight are off by 2e-5 where they are 0.
-_GRADIENTS = {torch.float32: (1e-5, 1e-4), torch.float64: (1e-7, 1e-9)}
+GRADIENTS = {torch.float32: (1e-5, 1e-4), torch.float64: (1e-7, 1e-9)}
 
 
-def entries(names: Iterable[str]) -> dict[tuple[str, str], Any]:
-    """PyTorch's entries of these names, each at least one, by name and the name of its variant.
+def entries(names: Iterable[str], variants: Collection[str] = ("",)) -> dict[tuple[str, str], Any]:
+    """PyTorch's entries of these names and variants, by both; most functions have one entry, whose variant is "".
 
     Raises:
         LookupError: there is none of a name.
@@ -23,7 +23,8 @@ def entries(names: Iterable[str]) -> dict[tuple[str, str], Any]:
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
     wanted = set(names)
-    found = {(info.name, info.variant_test_name): info for info in op_db if info.name in wanted}
+    named = [info for info in op_db if info.name in wanted and info.variant_test_name in variants]
+    found = {(info.name, info.variant_test_name): info for info in named}
     if missing := wanted.difference(name for name, _ in found):
         raise LookupError(f"OpInfo has no entry of {', '.join(sorted(missing))}")
     return found
@@ -36,9 +37,15 @@ def check_forward(op: Callable[..., Any], info: Any, device: str, dtype: torch.d
         torch.testing.assert_close(op(sample.input, *sample.args, **sample.kwargs), want, equal_nan=True)
 
 
-def check_gradient(op: Callable[..., Any], info: Any, device: str, dtype: torch.dtype) -> None:
-    """Compares the gradients of all tensors with PyTorch's, of every sample."""
-    rtol, atol = _GRADIENTS[dtype]
+def check_gradient(
+    op: Callable[..., Any],
+    info: Any,
+    device: str,
+    dtype: torch.dtype,
+    tolerances: Mapping[torch.dtype, tuple[float, float]] = GRADIENTS,
+) -> None:
+    """Compares the gradients of all tensors with PyTorch's, of every sample; by default as near as those of weights."""
+    rtol, atol = tolerances.get(dtype, (None, None))
     for sample in _samples(info, device, dtype, grad=True):
         found = []
         for function in (op, info.op):

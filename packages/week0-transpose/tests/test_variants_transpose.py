@@ -1,19 +1,20 @@
-"""Every bit of every element: dtypes, shapes around each tile boundary, layouts, batches; on the CPU and on a GPU."""
+"""Every bit of every element, by each kernel: at every edge of its tiles, of the largest sizes, under a sanitizer."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
 from typing import Any
 
 import pytest
 import torch
 
 import forge_week0_transpose as week0
-from forge_core.dtypes import MOVABLE
 from forge_core.errors import UnsupportedError
 from forge_core.testing import assert_same_bits, random_bits
+from forge_core.testing.inputs import cover
 
-DTYPES = sorted(MOVABLE, key=str)
 # One dtype for each element size: a kernel sees the size and nothing else of a dtype.
 SIZES = (torch.uint8, torch.bfloat16, torch.float32, torch.float64, torch.complex128)
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
@@ -26,17 +27,6 @@ EDGES = (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127
 def expected_transpose(x: torch.Tensor) -> torch.Tensor:
     """Written apart from ref.py, so that a wrong reference cannot vouch for itself."""
     return x.transpose(-1, -2).contiguous().clone(memory_format=torch.contiguous_format)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_dtype(dtype: torch.dtype, device: str) -> None:
-    for shape in ((37, 53), (64, 128), (3, 70, 40), (256, 256)):
-        x = random_bits(shape, dtype, device)
-        assert_same_bits(week0.transpose(x), expected_transpose(x), what=f"transpose {shape}")
-        assert_same_bits(week0.copy(x), x, what=f"copy {shape}")
-        for tile in (16, 32):
-            assert_same_bits(week0.copy_transpose(x, tile), expected_transpose(x), what=f"tile {tile} {shape}")
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -135,30 +125,6 @@ def test_each_copy_variant(variant: str, dtype: torch.dtype) -> None:
         assert_same_bits(week0.copy(x, variant=variant), x, what=f"{variant} {shape}")
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_many_dimensions(device: str) -> None:
-    x = random_bits((2, 3, 2, 2, 3, 2, 2, 5, 7), torch.int16, device)
-    for permuted in (x, x.permute(8, 6, 4, 2, 0, 1, 3, 5, 7), x.permute(1, 0, 3, 2, 5, 4, 7, 6, 8)):
-        assert_same_bits(week0.transpose(permuted), expected_transpose(permuted))
-        assert_same_bits(week0.copy(permuted), permuted.clone(memory_format=torch.contiguous_format))
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_scalars_and_vectors_are_copied(device: str) -> None:
-    for shape in ((), (1,), (17,)):
-        x = random_bits(shape, torch.float32, device)
-        assert_same_bits(week0.copy(x), x)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_conjugated_view_is_materialised(device: str) -> None:
-    x = random_bits((33, 17), torch.complex64, device).conj()
-    assert_same_bits(week0.transpose(x), x.resolve_conj().transpose(-1, -2).contiguous())
-    negated = torch.view_as_complex(torch.randn(8, 4, 2, device=device)).conj().imag
-    assert negated.is_neg()
-    assert_same_bits(week0.transpose(negated), negated.resolve_neg().transpose(-1, -2).contiguous())
-
-
 @pytest.mark.gpu
 @pytest.mark.large(16)
 @pytest.mark.parametrize("shape", [(65537, 32771), (3, 2**30 - 37), (2**21 + 1, 1031), (2, 32768, 32769)], ids=str)
@@ -195,3 +161,101 @@ def test_strides_past_two_to_the_31(variant: str) -> None:
     assert_same_bits(week0.transpose(x, variant=variant), expected_transpose(x))
     y = storage.view(-1)[: 3 * 2**30].view(3, 2**10, 2**20)[:, :, :50]
     assert_same_bits(week0.transpose(y, variant=variant), expected_transpose(y))
+
+
+# -------------------------------------------------------------------------------------------------------- sanitizers
+
+DTYPE_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+
+#: Sizes, and the elements by which the tensor begins behind its allocation: whole tiles and parts of them; rows of
+#: whole chunks, of halves and quarters, and such that begin anywhere; few rows and columns, single ones, batches.
+SMALLEST = (
+    *((1, 1, 0), (16, 32, 0), (48, 80, 0), (3, 17, 19, 0), (3, 5, 1), (33, 17, 1), (2, 3, 33, 21, 1), (16, 16, 0)),
+    *((272, 288, 0), (256, 264, 0), (3, 32, 48, 0), (168, 176, 0), (84, 88, 0), (42, 44, 0), (21, 22, 0)),
+    *((82, 86, 0), (41, 43, 0), (172, 164, 0), (86, 88, 0), (44, 42, 0), (176, 172, 0), (43, 44, 0), (22, 21, 0)),
+    *((129, 67, 0), (272, 261, 3), (259, 272, 0), (256, 261, 0), (3, 65, 67, 1), (3, 17, 1), (2, 2100, 0)),
+    *((2051, 3, 0), (2051, 3, 1), (8, 2048, 0), (2048, 7, 0), (2048, 7, 1), (2, 3, 2048, 0), (1, 77, 0), (33, 1, 1)),
+    *((1, 300, 3), (3, 2064, 0), (2064, 3, 0), (164, 172, 0), (2, 2100, 1)),
+    *((2, 9, 513, 1), (64, 131, 3), (131, 64, 1)),
+)
+
+
+def small_call(size: int, shape: tuple[int, ...], device: str) -> torch.Tensor:
+    """An input in an allocation that ends with it, so that memcheck sees a read past its end.
+
+    What lies before it has a value: kernels read the 16 bytes at a boundary that hold its first element.
+    """
+    *sizes, offset = shape
+    return random_bits((math.prod(sizes) + offset,), DTYPE_OF_SIZE[size], device, seed=size)[offset:].view(sizes)
+
+
+def subset(variant: str, arch: str | None = None) -> tuple[list[tuple[int, tuple[int, ...]]], dict[str, set[object]]]:
+    """Few of the smallest calls that have together every figure of a configuration that any of them has, and which."""
+    able = {}
+    for case in itertools.product(DTYPE_OF_SIZE, SMALLEST):
+        x = small_call(*case, "cpu" if arch else "cuda")
+        with contextlib.suppress(UnsupportedError):
+            config = week0.transpose.explain(x, variant=variant, arch=arch).config
+            figures = vars(config) | {"shape": case[1]}
+            able[case] = {*figures.items(), *((f"{name} by size", (case[0], n)) for name, n in vars(config).items())}
+    wanted: dict[str, set[object]] = {}
+    for name, value in set().union(*able.values()):
+        wanted.setdefault(name, set()).add(value)
+    return cover(able, {case: math.prod(case[1][:-1]) for case in able}), wanted
+
+
+def test_the_subset_holds_every_width() -> None:
+    """The smallest shapes reach every width of access that a kernel is compiled for."""
+    _, wanted = subset("vectorized", "sm_90a")
+    widths = {(size, width) for size in DTYPE_OF_SIZE for width in (8, 16) if width >= size}
+    assert wanted["src_width by size"] == widths - {(1, 16)}  # those are for the largest tile alone
+    assert wanted["batch_rank"] == {0, 1}
+    _, wanted = subset("shifted", "sm_90a")
+    assert wanted["src_shift"] == wanted["dst_shift"] == {True, False}
+    _, wanted = subset("skinny", "sm_90a")
+    assert wanted["lines"] == {2, 3, 7, 8}
+    assert wanted["gather"] == {True, False}
+    _, wanted = subset("lines", "sm_90a")
+    assert wanted["gather by size"] == set(itertools.product(DTYPE_OF_SIZE, (True, False)))
+    assert wanted["batch_rank"] == {0, 1}
+    shortest = {min(shape[-3:-1]) for shape in wanted["shape"]}
+    assert {2, 64} <= shortest <= set(range(2, 65))
+
+
+@pytest.mark.gpu
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("variant", ["auto", *week0.transpose.variants()])
+def test_smallest_shapes(variant: str) -> None:
+    """The subset for compute-sanitizer; the test above says what it holds."""
+    for size, shape in subset(variant)[0]:
+        x = small_call(size, shape, "cuda")
+        assert_same_bits(week0.transpose(x, variant=variant), expected_transpose(x), what=f"{size} bytes {shape}")
+
+
+@pytest.mark.gpu
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("size", DTYPE_OF_SIZE)
+@pytest.mark.parametrize("offset", [0, 1])
+def test_smallest_outs(offset: int, size: int) -> None:
+    x = random_bits((2, 33, 48), DTYPE_OF_SIZE[size], "cuda")
+    for pitch in (33, 36, 48):
+        storage = random_bits((2 * 48 * pitch + offset,), DTYPE_OF_SIZE[size], "cuda", seed=1)
+        out = storage[offset:].view(2, 48, pitch)[..., :33]
+        week0.transpose_out(x, out)
+        assert_same_bits(out.contiguous(), expected_transpose(x))
+
+
+@pytest.mark.gpu
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("variant", ["auto", "naive", "vectorized", "realigned"])
+@pytest.mark.parametrize("size", DTYPE_OF_SIZE)
+def test_smallest_copies(size: int, variant: str) -> None:
+    if variant == "realigned" and size > 8:
+        with pytest.raises(UnsupportedError, match="elements of at most 8 bytes"):
+            week0.copy(torch.zeros(4, dtype=DTYPE_OF_SIZE[size], device="cuda"), variant=variant)
+        return
+    for count, offset in ((1, 0), (5, 1), (64, 0), (4099, 3)):
+        x = random_bits((count + offset,), DTYPE_OF_SIZE[size], "cuda")[offset:]
+        assert_same_bits(week0.copy(x, variant=variant), x.clone())
+    pitched = random_bits((7, 40), DTYPE_OF_SIZE[size], "cuda")[:, 3:36]
+    assert_same_bits(week0.copy(pitched, variant=variant), pitched.contiguous())
