@@ -1,4 +1,4 @@
-"""Week 2's benchmark: the suites say what is promised, and what they call agrees with the reference on the CPU."""
+"""The targets of week 2's suite are those that the course asks for; and how its peers are judged and left out."""
 
 from __future__ import annotations
 
@@ -14,60 +14,42 @@ from forge_week2_softmax.bench import BENCH
 
 #: The shapes of the recorded peers.
 SHAPES = {
-    "4096x256",
-    "32768x128",
-    "32768x1024",
-    "32768x4096",
-    "32768x8192",
-    "32768x16384",
-    "16384x32768",
-    "8192x65536",
-    "8192x131072",
-    "4096x262144",
-    "8192x50257",
-    "4096x151936",
-    "1x1048576",
-    "8x32000",
+    *("4096x256", "32768x128", "32768x1024", "32768x4096", "32768x8192", "32768x16384", "16384x32768", "8192x65536"),
+    *("8192x131072", "4096x262144", "8192x50257", "4096x151936", "1x1048576", "8x32000"),
 }
 MEASURED = ("softmax", "softmax_backward")
 
 
-def cases_of(suite, operator, dtype):
-    found = [case for group in suite.cases for case in expand(group, BENCH, "here")]
+WEEK2 = load_suites(BENCH)["week2"]
+
+
+def cases_of(operator, dtype):
+    found = [case for group in WEEK2.cases for case in expand(group, BENCH, "here")]
     return [case for case in found if (case.operator, case.dtype_text) == (operator, dtype)]
-
-
-def test_the_suites_are_sound():
-    suites = load_suites(BENCH)
-    assert set(suites) == {"smoke", "week2", "host"}
-    assert suites["smoke"].cpu
-    assert suites["week2"].peers == ["eager", "compile", "quack", "liger"]
 
 
 @pytest.mark.parametrize("operator", MEASURED)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_shape_is_measured_and_is_to_beat_its_best_peer(operator, dtype):
-    suite = load_suites(BENCH)["week2"]
-    mine = {case.shape_text: case for case in cases_of(suite, operator, dtype)}
+    mine = {case.shape_text: case for case in cases_of(operator, dtype)}
     assert set(mine) - {"16384x8192"} == SHAPES
     for name in SHAPES:
-        held = [t for t in suite.targets if t.of == "best_peer" and t.applies(mine[name])]
+        held = [t for t in WEEK2.targets if t.of == "best_peer" and t.applies(mine[name])]
         assert [t.at_least for t in held] == [1.5 if name == "1x1048576" else 1.0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_long_rows_are_held_against_the_memory(dtype):
-    suite = load_suites(BENCH)["week2"]
-    for case in cases_of(suite, "softmax", dtype):
+    for case in cases_of("softmax", dtype):
         large = case.nbytes >= 2**28 and 1024 <= case.shape[1] <= 262144
-        held = {t.at_least for t in suite.targets if t.of == "ceiling" and t.applies(case)}
+        held = {t.at_least for t in WEEK2.targets if t.of == "ceiling" and t.applies(case)}
         whole = case.shape[1] * case.dtype.itemsize % 16 == 0
         wanted = 0.90 if not whole else 0.98 if case.shape[1] <= 16384 else 0.97
         if case.shape_text in SHAPES:
             assert held == ({wanted} if large else {0.7143} if case.shape_text == "8x32000" else set()), case.name
-    for case in cases_of(suite, "softmax_backward", dtype):
+    for case in cases_of("softmax_backward", dtype):
         large = case.nbytes >= 2**28 and 1024 <= case.shape[1] <= 262144
-        held = {t.at_least for t in suite.targets if t.of == "GB/s" and t.applies(case)}
+        held = {t.at_least for t in WEEK2.targets if t.of == "GB/s" and t.applies(case)}
         if case.shape_text in SHAPES:
             assert held == ({3700 if case.shape[1] == 50257 else 4200} if large else set()), case.name
 
@@ -75,40 +57,6 @@ def test_long_rows_are_held_against_the_memory(dtype):
 def test_host_time_has_its_targets():
     suite = load_suites(BENCH)["host"]
     assert {t.operator: t.at_most for t in suite.targets} == {"softmax": 1.25, "softmax_grad": 1.8}
-
-
-@pytest.mark.parametrize("operator", BENCH.operators, ids=lambda operator: operator.name)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_peers_on_the_cpu_agree_with_the_reference(operator, dtype):
-    case = Case(operator.name, (60, 130), dtype)
-    inputs = operator.inputs(case, torch.device("cpu"), torch.Generator().manual_seed(0))
-    want = operator.reference(*inputs)
-    assert want.dtype is dtype
-    for peer in operator.peers:
-        if not peer.missing(torch.device("cpu")):
-            assert operator.wrong(peer.name, inputs, peer.make(case)(*inputs), want) == "", peer.name
-    got = operator.call("auto")(*inputs)
-    assert operator.agree(inputs, got, want) == ""
-    assert got.requires_grad == (operator.name == "softmax_grad")
-    assert operator.traffic(case).total == sum(x.nbytes for x in inputs) + want.nbytes
-
-
-@pytest.mark.parametrize("operator", BENCH.operators, ids=lambda operator: operator.name)
-def test_the_gate_notices_what_is_wrong(operator):
-    case = Case(operator.name, (64, 640), torch.float32)
-    inputs = operator.inputs(case, torch.device("cpu"), torch.Generator().manual_seed(0))
-    want = operator.reference(*inputs)
-    assert operator.agree(inputs, want[:-1], want)
-    assert operator.agree(inputs, want.double(), want)
-    assert operator.agree(inputs, want.roll(1, 0), want)
-    assert operator.agree(inputs, want.roll(1, 1), want)
-    assert operator.agree(inputs, torch.zeros_like(want), want)
-    broken = want.clone()
-    broken[3, 7] = float("nan")
-    assert operator.agree(inputs, broken, want)
-    lost = [x.detach().clone() for x in inputs]
-    lost[0][:, -1] = -9.0  # an element of each row left out of the sum
-    assert operator.agree(inputs, operator.reference(*lost), want)
 
 
 def product_rounded(grad, y):
