@@ -23,9 +23,8 @@ def kind(problem: Problem) -> str:
     return "rows" if problem.rows() else "matrix" if problem.matrix() else "gather"
 
 
-def transposed(x: torch.Tensor) -> tuple[Problem, torch.Tensor]:
-    out = x.new_empty((*x.shape[:-2], x.shape[-1], x.shape[-2]))
-    return Problem.of(x, out, transposed=True), out
+def transposed(x: torch.Tensor) -> Problem:
+    return Problem.of(x, x.new_empty((*x.shape[:-2], x.shape[-1], x.shape[-2])), transposed=True)
 
 
 def copied(x: torch.Tensor) -> Problem:
@@ -53,55 +52,44 @@ def expected_pairs(
     return result
 
 
-def test_matrix() -> None:
-    problem, _ = transposed(torch.empty(6, 10))
+# ---- the classes of problems: what is a matrix, what are rows, and what is neither --------------------------------
+
+X = torch.empty(6, 10)
+
+
+@pytest.mark.parametrize(
+    "problem, dims",
+    [
+        (transposed(X), (Dim(6, 10, 1), Dim(10, 1, 6))),
+        (transposed(torch.empty(2, 3, 5, 6, 10)), (Dim(6, 10, 1), Dim(10, 1, 6), Dim(30, 60, 60))),  # batches merge
+        (transposed(X.expand(4, 6, 10)), (Dim(6, 10, 1), Dim(10, 1, 6), Dim(4, 0, 60))),  # a batch keeps stride 0
+        (transposed(X[:1].expand(6, 10)), (Dim(6, 0, 1), Dim(10, 1, 6))),  # rows of pitch 0
+        (copied(torch.empty(6, 1).expand(6, 10)), (Dim(10, 0, 1), Dim(6, 1, 10))),
+    ],
+)
+def test_a_matrix(problem, dims):
     matrix = problem.matrix()
     assert kind(problem) == "matrix"
-    assert matrix is not None
-    assert matrix == (Dim(6, 10, 1), Dim(10, 1, 6), ())
-    assert problem.read_bytes == problem.nbytes == 240
+    assert matrix == (*dims[:2], dims[2:])
 
 
-def test_transposed_input_is_one_run() -> None:
-    problem, _ = transposed(torch.empty(3, 6, 10).transpose(1, 2))
-    assert kind(problem) == "rows"
-    assert problem.dims == (Dim(180, 1, 1),)
-
-
-def test_copy_of_a_transposed_tensor_is_the_transposition() -> None:
+def test_a_copy_of_a_transposed_tensor_is_the_transposition():
     x = torch.empty(5, 6, 10)
-    problem, _ = transposed(x)
-    assert copied(x.transpose(1, 2)) == problem
+    assert copied(x.transpose(1, 2)) == transposed(x)
 
 
-def test_heads_and_sequence_swapped_is_pitched_rows() -> None:
-    problem = copied(torch.empty(2, 16, 4, 32).transpose(1, 2))
+@pytest.mark.parametrize(
+    "problem, inner, outer",
+    [
+        (transposed(torch.empty(3, 6, 10).transpose(1, 2)), 180, []),  # one run
+        (copied(torch.empty(2, 16, 4, 32).transpose(1, 2)), 32, [2, 4, 16]),  # heads and sequence swapped
+        (copied(torch.empty(())), 1, []),
+    ],
+)
+def test_rows(problem, inner, outer):
     rows = problem.rows()
     assert rows is not None
-    assert (rows[0], [d.size for d in rows[1]]) == (32, [2, 4, 16])
-
-
-def test_batches_merge_into_one_dimension() -> None:
-    problem, _ = transposed(torch.empty(2, 3, 5, 6, 10))
-    matrix = problem.matrix()
-    assert matrix is not None
-    assert matrix.batch == (Dim(30, 60, 60),)
-
-
-def test_expanded_batch_keeps_its_zero_stride() -> None:
-    problem, _ = transposed(torch.empty(6, 10).expand(4, 6, 10))
-    matrix = problem.matrix()
-    assert matrix is not None
-    assert matrix.batch == (Dim(4, 0, 60),)
-    assert problem.read_bytes == 240
-    assert problem.nbytes == 960
-
-
-def test_expanded_rows_are_a_matrix_of_pitch_zero() -> None:
-    problem, _ = transposed(torch.empty(1, 10).expand(6, 10))
-    matrix = problem.matrix()
-    assert matrix is not None
-    assert matrix.rows.src == 0
+    assert (rows[0], [d.size for d in rows[1]]) == (inner, outer)
 
 
 @pytest.mark.parametrize(
@@ -109,64 +97,52 @@ def test_expanded_rows_are_a_matrix_of_pitch_zero() -> None:
     [torch.empty(6, 21)[:, ::2], torch.empty(6, 20)[:, ::2], torch.empty(12, 20)[::2, ::2].t()],
     ids=["every second column", "every second element", "every second of both"],
 )
-def test_strided_on_both_sides_is_a_gather(x: torch.Tensor) -> None:
-    problem = copied(x)
-    assert kind(problem) == "gather"
-    assert problem.matrix() is None
+def test_strided_on_both_sides_is_a_gather(x):
+    assert kind(copied(x)) == "gather"
 
 
-def test_any_matrix_takes_what_matrix_does_not() -> None:
-    problem = copied(torch.empty(6, 21)[:, ::2])
-    matrix = problem.any_matrix()
-    assert matrix == (Dim(11, 2, 1), Dim(6, 21, 11), ())
+def test_any_matrix_takes_what_matrix_does_not():
+    assert copied(torch.empty(6, 21)[:, ::2]).any_matrix() == (Dim(11, 2, 1), Dim(6, 21, 11), ())
 
 
-def test_expanded_columns_are_a_matrix_too() -> None:
-    matrix = copied(torch.empty(6, 1).expand(6, 10)).matrix()
-    assert matrix is not None
-    assert (matrix.rows, matrix.cols) == (Dim(10, 0, 1), Dim(6, 1, 10))
+def test_bytes_are_those_of_distinct_elements():
+    for x, read, moved in ((X, 240, 240), (X.expand(4, 6, 10), 240, 960), (X[:0], 0, 0), (X[:, :0], 0, 0)):
+        problem = transposed(x)
+        assert (problem.read_bytes, problem.nbytes, problem.numel) == (read, moved, x.numel())
 
 
-def test_pairs_become_wide_elements() -> None:
-    problem = copied(torch.empty(8, 6, 2).transpose(0, 1))
-    assert (problem.itemsize, kind(problem), problem.numel) == (8, "matrix", 48)
-
-
-def test_pairs_at_an_odd_element_stay_narrow() -> None:
-    problem = copied(torch.empty(97)[1:].view(8, 6, 2).transpose(0, 1))
-    assert (problem.itemsize, kind(problem)) == (4, "rows")
-
-
-def test_foreign_memory_off_its_boundary_moves_words() -> None:
-    problem = Problem.make((6, 10), (10, 1), (10, 1), 16, src_address=8)
-    assert (problem.itemsize, problem.numel, problem.dims) == (8, 120, (Dim(120, 1, 1),))
-    turned = Problem.make((10, 6), (1, 10), (6, 1), 16, src_address=8)
-    assert (turned.itemsize, kind(turned)) == (8, "rows")
-
-
-@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (2, 0, 3)])
-def test_empty(shape: tuple[int, ...]) -> None:
-    problem, _ = transposed(torch.empty(shape))
-    assert (problem.numel, problem.nbytes, problem.read_bytes) == (0, 0, 0)
-
-
-def test_scalar() -> None:
-    problem = copied(torch.empty(()))
-    rows = problem.rows()
-    assert rows is not None
-    assert (*rows, problem.nbytes) == (1, (), 4)
+@pytest.mark.parametrize(
+    "problem, itemsize, named, numel",
+    [
+        (copied(torch.empty(8, 6, 2).transpose(0, 1)), 8, "matrix", 48),  # pairs become wide elements
+        (
+            copied(torch.empty(97)[1:].view(8, 6, 2).transpose(0, 1)),
+            4,
+            "rows",
+            96,
+        ),  # at an odd element they stay narrow
+        # Foreign memory off its boundary moves words.
+        (Problem.make((6, 10), (10, 1), (10, 1), 16, src_address=8), 8, "rows", 120),
+        (Problem.make((10, 6), (1, 10), (6, 1), 16, src_address=8), 8, "rows", 120),
+    ],
+)
+def test_elements_are_as_wide_as_the_problem_allows(problem, itemsize, named, numel):
+    assert (problem.itemsize, kind(problem), problem.numel) == (itemsize, named, numel)
 
 
 @pytest.mark.parametrize("address, expected", [(0, 16), (1, 1), (6, 2), (12, 4), (24, 8), (48, 16), (4096, 16)])
-def test_alignment(address: int, expected: int) -> None:
+def test_alignment(address, expected):
     problem = Problem.make((5,), (1,), (1,), 1, src_address=address)
     assert (problem.src_align, problem.dst_align) == (expected, 16)
 
 
-def test_vectors_are_bounded_by_every_distance() -> None:
+def test_vectors_are_bounded_by_every_distance():
     problem = Problem.make((10, 6), (1, 12), (6, 1), 4)
     assert problem.widths([12], [6, 3]) == (16, 4)
     assert problem.widths([12, 10], [], [Dim(5, 16, 2)]) == (8, 8)
+
+
+# ---- the form moves the same bytes --------------------------------------------------------------------------------
 
 
 @st.composite

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
 import torch._dynamo
@@ -116,21 +115,6 @@ def test_a_call_with_a_dtype_and_its_gradient(op, device):
             y = op(x, dtype=torch.float32)
             assert y.dtype is torch.float32
             assert torch.autograd.grad(y.sum(), x)[0].dtype is torch.bfloat16
-
-
-@each_device
-@pytest.mark.parametrize("needs_gradient", [False, True], ids=["", "with a gradient"])
-def test_dimensions_and_dtypes_may_be_written_as_pytorch_lets_them(device, needs_gradient):
-    x = integers((3, 5, 4), torch.float32, device).requires_grad_(needs_gradient)
-    for dim, plain in ((np.int64(1), 1), (torch.tensor(0), 0), ((np.int32(0), 2), (0, 2)), ([np.int64(1)], (1,))):
-        for dtype in (None, float) if needs_gradient else (None, float, int):
-            got = week1.reduce_sum(x, dim, dtype=dtype)
-            same(got, torch.sum(x, plain, dtype=dtype), f"{dim} {dtype}")
-            if needs_gradient:
-                (grad,) = torch.autograd.grad(got.sum(), x)
-                assert torch.equal(grad, torch.ones_like(x))
-        same(week1.reduce(x, dim, "max"), torch.amax(x, plain))
-        same(week1.amin.out(x.detach(), dim, out=torch.empty_like(torch.amin(x, plain))), torch.amin(x, plain).detach())
 
 
 @each_device

@@ -132,18 +132,3 @@ def test_planted_kernels_are_refused(fault, shape, monkeypatch):
     monkeypatch.setattr(owner, name, wrong)
     with pytest.raises(AssertionError, match=r"allowed|NaN|nan"):
         policy(launch(x), x)
-
-
-WRONG = {
-    "last elements lost": lambda y: torch.cat([y[:, :-3], torch.zeros_like(y[:, -3:])], 1),
-    "rows exchanged": lambda y: y.flip(0),
-    "not normalized": lambda y: y * 1.001,
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_results_are_refused(wrong):
-    x = torch.randn(16, 1000)
-    policy(torch.softmax(x, 1), x)
-    with pytest.raises(AssertionError, match="allowed"):
-        policy(WRONG[wrong](torch.softmax(x, 1)), x)

@@ -7,7 +7,6 @@ import io
 import itertools
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,7 +17,6 @@ from forge_core.testing.conformance import Dispatched, check_opcheck
 from forge_week2_softmax import nn
 
 each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 PAIRS = {"softmax": (week2.softmax, torch.softmax), "log_softmax": (week2.log_softmax, torch.log_softmax)}
 each_pair = pytest.mark.parametrize("name", PAIRS)
 MODULES = {"softmax": (nn.Softmax, torch.nn.Softmax), "log_softmax": (nn.LogSoftmax, torch.nn.LogSoftmax)}
@@ -50,45 +48,6 @@ def modes(device):
 
 
 # --------------------------------------------------------------------------------------------------- dims and dtypes
-
-
-@each_device
-@each_pair
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_every_dimension(dtype, name, device):
-    ours, theirs = PAIRS[name]
-    for shape in ((7,), (5, 9), (3, 70, 40), (2, 3, 4, 5), (1, 1, 6)):
-        x = numbers(shape, dtype, device)
-        for dim in range(-len(shape), len(shape)):
-            same(ours(x, dim), theirs(x, dim), f"{shape} {dim}")
-    same(ours(x), theirs(x, -1), "the last dimension is the default")
-
-
-@each_device
-@pytest.mark.parametrize("keepdim", [False, True])
-def test_logsumexp_over_every_combination_of_dimensions(keepdim, device):
-    x = numbers((2, 3, 4, 5), device=device)
-    for count in range(1, 5):
-        for dims in itertools.permutations(range(4), count):
-            signed = tuple(d - 4 if i % 2 else d for i, d in enumerate(dims))
-            same(week2.logsumexp(x, signed, keepdim), torch.logsumexp(x, signed, keepdim), signed)
-    for dim in (1, -1, [0, 2]):
-        same(week2.logsumexp(x, dim, keepdim), torch.logsumexp(x, dim, keepdim), dim)
-    for every in (None, ()):
-        same(week2.logsumexp(x, every, keepdim), torch.logsumexp(x, (0, 1, 2, 3), keepdim), every)
-
-
-@each_device
-def test_a_tensor_without_dimensions(device):
-    x = torch.tensor(3.5, device=device, requires_grad=True)
-    for mode, dim in itertools.product(modes(device), (0, -1)):
-        with mode():
-            same(week2.softmax(x, dim), torch.softmax(x, dim))
-            same(week2.log_softmax(x, dim), torch.log_softmax(x, dim))
-            for keepdim in (False, True):
-                same(week2.logsumexp(x, dim, keepdim), torch.logsumexp(x, dim, keepdim))
-            assert torch.autograd.grad(week2.softmax(x, dim), x)[0].item() == 0
-            assert torch.autograd.grad(week2.logsumexp(x, dim), x)[0].item() == 1
 
 
 CONVERSIONS = (
@@ -133,33 +92,18 @@ def test_a_call_with_a_dtype_and_its_gradient(name, device):
     same_gradient(partial(ours, **options), partial(theirs, **options), x, numbers((3, 40), device=device, seed=1))
 
 
-@each_device
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
-def test_logsumexp_of_integers(dtype, device):
-    x = numbers((9, 130), device=device).abs().to(torch.uint8).to(dtype)
-    for dim in (0, 1, (0, 1)):
-        same(week2.logsumexp(x, dim), torch.logsumexp(x, dim))
+def test_defaults_of_the_moment():
+    x = torch.arange(30).view(5, 6)
+    same(week2.softmax(x.float()), torch.softmax(x.float(), -1), "the last dimension is the default")
+    same(week2.logsumexp(x, ()), torch.logsumexp(x, (0, 1)), "no dimension is every one")
     before = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float64)
-        same(week2.logsumexp(x, 1), torch.logsumexp(x, 1), "the default dtype of the moment")
+        same(week2.logsumexp(x, 1), torch.logsumexp(x, 1), "integers have the default dtype of the moment")
     finally:
         torch.set_default_dtype(before)
     same(week2.logsumexp(x, 1), torch.logsumexp(x, 1))
     assert week2.logsumexp(x.to("meta"), 0).dtype is torch.float32
-
-
-@each_device
-@each_pair
-def test_dimensions_and_dtypes_may_be_written_as_pytorch_lets_them(name, device):
-    ours, theirs = PAIRS[name]
-    x = numbers((3, 5, 4), device=device)
-    for dim, plain in ((np.int64(1), 1), (torch.tensor(0), 0)):
-        same(ours(x, dim, dtype=float), theirs(x, plain, dtype=float))
-        same(ours(x, dim), theirs(x, plain))
-        same(week2.logsumexp(x, (dim,)), torch.logsumexp(x, plain))
-        options = {"dtype": float}
-        same_gradient(partial(ours, dim=dim, **options), partial(theirs, dim=plain, **options), x, x)
 
 
 # --------------------------------------------------------------------------------------------------------- gradients
@@ -180,18 +124,13 @@ def test_gradients_of_rows_with_infinities(device):
 
 
 @each_device
-def test_the_gradients_as_operators(device):
-    grad, x = numbers((6, 50), device=device), numbers((6, 50), device=device, seed=1)
-    y, log_y, lse = torch.softmax(x, 1), torch.log_softmax(x, 1), torch.logsumexp(x, 1)
-    same(week2.softmax_backward(grad, y), y * (grad - (y * grad).sum(1, keepdim=True)))
-    same(week2.log_softmax_backward(grad, log_y, 1), grad - y * grad.sum(1, keepdim=True))
-    same(week2.logsumexp_backward(grad[:, 0], x, lse, 1), grad[:, :1] * y)
-    same(week2.logsumexp_backward(grad[:, :1], x, lse[:, None], 1, True), grad[:, :1] * y)
-    # A gradient that is one number, expanded: what sum().backward() passes on.
-    one = torch.ones((), device=device).expand(6, 50)
-    torch.testing.assert_close(week2.softmax_backward(one, y, 0), y * (1 - y.sum(0)), atol=1e-6, rtol=1e-5)
+def test_a_gradient_in_the_dtype_of_the_input_and_of_one_number(device):
+    grad, y = numbers((6, 50), device=device), torch.softmax(numbers((6, 50), device=device, seed=1), 1)
     half = week2.softmax_backward(grad, y, input_dtype=torch.bfloat16)
     same(half, (y * (grad - (y * grad).sum(1, keepdim=True))).bfloat16())
+    # Expanded: what sum().backward() passes on.
+    one = torch.ones((), device=device).expand(6, 50)
+    torch.testing.assert_close(week2.softmax_backward(one, y, 0), y * (1 - y.sum(0)), atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.gpu

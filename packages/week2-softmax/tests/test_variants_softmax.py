@@ -58,20 +58,6 @@ def test_call_after_call_in_memory_that_held_the_slots_of_the_last(dtype: Any, c
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("call", CALLS)
-def test_a_graph_gives_the_bits_of_a_call_however_often_it_is_replayed(call: str) -> None:
-    x = randn((1, 2**20), 0, torch.bfloat16)
-    CALLS[call](x)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        y = CALLS[call](x)
-    for seed in range(20):
-        x.copy_(randn(x.shape, seed, torch.bfloat16))
-        graph.replay()
-        assert torch.equal(y, CALLS[call](x)), f"replay {seed}"
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize("dtype, length", [(torch.bfloat16, 2**18), (torch.bfloat16, 2**23), (torch.float32, 2**22)])
 def test_graphs_and_calls_on_streams_beside_each_other(dtype: Any, length: int) -> None:
     """Also such as do not fit beside each other: their blocks take most of the registers of a multiprocessor."""
