@@ -14,7 +14,7 @@ import torch
 
 from forge_core import checks
 from forge_core.device import Device
-from forge_core.errors import ArgumentError, DeviceError, ShapeError
+from forge_core.errors import ArgumentError, DeviceError, SettingsError, ShapeError
 from forge_core.op import Plan, Variant, backend, operator
 from forge_core.op.schema import Schema
 from forge_core.testing.conformance import check_export, check_fullgraph, check_opcheck
@@ -225,8 +225,18 @@ def test_checks_come_before_the_reference() -> None:
         power(torch.zeros(3), variant="fast")
 
 
-def test_backends_on_the_cpu() -> None:
+def test_backends_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(3)
+    power(x)
+    monkeypatch.setenv("FORGE_BACKEND", "kernel")  # read at the call
+    with pytest.raises(DeviceError, match="backend 'kernel' was asked for"):
+        power(x)
+    monkeypatch.setenv("FORGE_BACKEND", "triton")
+    with pytest.raises(SettingsError, match="FORGE_BACKEND: expected 'kernel' or 'ref', got 'triton'"):
+        power(x)
+    monkeypatch.delenv("FORGE_BACKEND")
+    with pytest.raises(SettingsError, match="backend"), backend("cuda"):
+        pass
     with backend("ref"):
         power(x)
     with backend("kernel"), pytest.raises(DeviceError, match="backend 'kernel' was asked for"):

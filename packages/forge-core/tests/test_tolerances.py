@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from forge_core.bench import gate
-from forge_core.testing import Subject, assert_near_float64
+from forge_core.testing import Subject, assert_near_float64, assert_same_bits
 from forge_core.testing.tolerances import half_ulp, product_bound
 
 FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -126,3 +126,18 @@ def test_what_is_exact_uses_no_allowance():
     assert subject.judge(torch.sum(whole, 0), (whole, 0), {}, "sum") == 0
     with pytest.raises(AssertionError, match=r"^sum: .*1 of 1 elements differ"):
         subject.judge(torch.sum(whole, 0) + 1, (whole, 0), {}, "sum")
+
+
+def test_bits_differ_where_values_do_not():
+    nan = torch.full((2, 2), float("nan"))
+    assert_same_bits(nan, nan.clone())
+    other = nan.clone()
+    other.view(torch.int32)[0, 1] ^= 1
+    with pytest.raises(AssertionError, match="1 of 4 elements differ"):
+        assert_same_bits(other, nan)
+    zero = torch.zeros(3, 4)
+    for got, text in ((-zero, "12 of 12 elements differ"), (torch.zeros(4, 3).t(), "strides"), (zero[:1], "shape")):
+        with pytest.raises(AssertionError, match=text):
+            assert_same_bits(got, zero)
+    with pytest.raises(AssertionError, match="dtype"):
+        assert_same_bits(zero.double(), zero)
