@@ -41,9 +41,7 @@ def pairs(problem: Problem) -> set[tuple[int, int]]:
     return result if problem.numel else set()
 
 
-def expected_pairs(
-    shape: tuple[int, ...], src: tuple[int, ...], dst: tuple[int, ...], size: int
-) -> set[tuple[int, int]]:
+def expected_pairs(shape, src, dst, size):
     result = set()
     for index in itertools.product(*(range(n) for n in shape)):
         a = sum(i * s for i, s in zip(index, src, strict=True)) * size
@@ -157,9 +155,7 @@ def layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], tuple[in
 
 
 @given(layouts(), st.sampled_from([0, 1, 2, 4, 8, 16]))
-def test_the_form_moves_the_same_bytes(
-    layout: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int], address: int
-) -> None:
+def test_the_form_moves_the_same_bytes(layout, address):
     shape, src, dst, size = layout
     problem = Problem.make(shape, src, dst, size, src_address=address)
     assert pairs(problem) == expected_pairs(shape, src, dst, size)
@@ -170,9 +166,7 @@ def test_the_form_moves_the_same_bytes(
 
 
 @given(layouts())
-def test_classes_agree_with_their_strides(
-    layout: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int],
-) -> None:
+def test_classes_agree_with_their_strides(layout):
     problem = Problem.make(*layout)
     for matrix in (problem.matrix(), problem.any_matrix()):
         if matrix is not None:
