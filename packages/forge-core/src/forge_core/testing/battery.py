@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +32,17 @@ if TYPE_CHECKING:
 BOTH, CPU, GPU = ("cpu", "cuda"), ("cpu",), ("cuda",)
 
 
+#: What a check may need of a subject, by name, and the reason for the skip of one that lacks it.
+NEEDS: dict[str, tuple[Callable[[Subject], bool], str]] = {
+    "operator": (lambda subject: isinstance(subject.operator, Operator), "it is no forge_core.op.Operator"),
+    "overload": (lambda subject: subject.registered() is not None, "no registered overload is declared"),
+    "out": (lambda subject: checks.out_form(subject) is not None, "the operator has no out form"),
+    "inexact": (lambda subject: bool(checks.dtypes_of(subject, "nan_and_inf")), "no floating-point dtype is declared"),
+    "floats": (lambda subject: bool(checks.dtypes_of(subject, "float64_error")), "no floating-point dtype is declared"),
+    "gradient": (lambda subject: subject.differentiable, "no gradient is registered"),
+}
+
+
 @dataclass(frozen=True)
 class Check:
     """One property of an operator.
@@ -41,74 +52,45 @@ class Check:
         devices: kinds of device to test on.
         each_dtype: whether each of the subject's dtypes is a separate test.
         gpus: GPUs needed.
-        lacks: why the check does not apply to a subject; "" where it does.
+        needs: what a subject needs for the check to apply, of ``NEEDS``.
     """
 
     run: Callable[[Subject, torch.device], None]
     devices: tuple[str, ...] = BOTH
     each_dtype: bool = False
     gpus: int = 1
-    lacks: Callable[[Subject], str] = field(default=lambda subject: "")
+    needs: tuple[str, ...] = ()
 
-
-def _no_overload(subject: Subject) -> str:
-    return "" if subject.registered() is not None else "no registered overload is declared"
-
-
-def _no_operator(subject: Subject) -> str:
-    return "" if isinstance(subject.operator, Operator) else "it is no forge_core.op.Operator"
-
-
-def _no_gradient(subject: Subject) -> str:
-    return _no_floats(subject) or ("" if subject.differentiable else "no gradient is registered")
-
-
-def _no_tangents(subject: Subject) -> str:
-    return _no_operator(subject) or _no_gradient(subject)
-
-
-def _no_out(subject: Subject) -> str:
-    return "" if checks.out_form(subject) is not None else "the operator has no out form"
-
-
-def _no_out_of_its_own(subject: Subject) -> str:
-    return _no_operator(subject) or _no_out(subject)
-
-
-def _no_inexact(subject: Subject) -> str:
-    inexact = any(dtype.is_floating_point or dtype.is_complex for dtype in subject.dtypes)
-    return "" if inexact else "no floating-point dtype is declared"
-
-
-def _no_floats(subject: Subject) -> str:
-    return "" if checks.dtypes_of(subject, "float64_error") else "no floating-point dtype is declared"
+    def lacks(self, subject: Subject) -> str:
+        """Why the check does not apply to a subject; "" where it does."""
+        return next((reason for has, reason in map(NEEDS.__getitem__, self.needs) if not has(subject)), "")
 
 
 #: All checks, by name.
 CHECKS: dict[str, Check] = {
     "values": Check(checks.values, each_dtype=True),
-    "float64_error": Check(checks.float64_error, each_dtype=True, lacks=_no_floats),
+    "float64_error": Check(checks.float64_error, each_dtype=True, needs=("floats",)),
     "misaligned_offset": Check(checks.misaligned_offset, each_dtype=True),
     "strides": Check(checks.strides, each_dtype=True),
     "empties": Check(checks.empties, each_dtype=True),
-    "nan_and_inf": Check(checks.nan_and_inf, each_dtype=True, lacks=_no_inexact),
+    "nan_and_inf": Check(checks.nan_and_inf, each_dtype=True, needs=("inexact",)),
     "fake_strides": Check(checks.fake_strides),
     "inputs_untouched": Check(checks.inputs_untouched),
-    "out_form": Check(checks.out, each_dtype=True, lacks=_no_out),
-    "out_compiles": Check(checks.out_compiles, lacks=_no_out),
-    "opcheck": Check(checks.opcheck, lacks=_no_overload),
+    "out_form": Check(checks.out, each_dtype=True, needs=("out",)),
+    "out_compiles": Check(checks.out_compiles, needs=("out",)),
+    "opcheck": Check(checks.opcheck, needs=("overload",)),
     "fullgraph": Check(checks.fullgraph),
     "dynamic_shapes": Check(checks.dynamic_shapes),
-    "export": Check(checks.export, lacks=_no_overload),
-    "value": Check(checks.value, CPU, lacks=_no_operator),
-    "traced": Check(checks.traced, lacks=_no_operator),
-    "gradients": Check(checks.gradients, lacks=_no_gradient),
-    "forward_mode": Check(checks.forward_mode, lacks=_no_tangents),
-    "vmap": Check(checks.vmap, lacks=_no_operator),
-    "refusals": Check(checks.of_operator(conformance_calls.check_refusals), lacks=_no_operator),
-    "bad_out": Check(checks.of_operator(conformance_calls.check_bad_out), lacks=_no_out_of_its_own),
-    "backends": Check(checks.of_operator(conformance_calls.check_backends), lacks=_no_operator),
-    "explain": Check(checks.of_operator(conformance_calls.check_explain), lacks=_no_operator),
+    "export": Check(checks.export, needs=("overload",)),
+    "value": Check(checks.value, CPU, needs=("operator",)),
+    "traced": Check(checks.traced, needs=("operator",)),
+    "gradients": Check(checks.gradients, needs=("floats", "gradient")),
+    "forward_mode": Check(checks.forward_mode, needs=("operator", "floats", "gradient")),
+    "vmap": Check(checks.vmap, needs=("operator",)),
+    "refusals": Check(checks.of_operator(conformance_calls.check_refusals), needs=("operator",)),
+    "bad_out": Check(checks.of_operator(conformance_calls.check_bad_out), needs=("operator", "out")),
+    "backends": Check(checks.of_operator(conformance_calls.check_backends), needs=("operator",)),
+    "explain": Check(checks.of_operator(conformance_calls.check_explain), needs=("operator",)),
     "threads": Check(checks.threads),
     "determinism": Check(checks.determinism),
     "graph_replay": Check(checks.of_calls(conformance.check_graph_replay), GPU),

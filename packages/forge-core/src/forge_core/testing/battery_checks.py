@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from forge_core.op import Operator
 from forge_core.testing import conformance, conformance_gradients, conformance_memory
 from forge_core.testing.conformance import Make, Right, Tensors
 from forge_core.testing.subject import Arguments, Case, Subject
@@ -266,12 +267,19 @@ def forward_mode(subject: Subject, device: torch.device) -> None:
 
 
 def gradients(subject: Subject, device: torch.device) -> None:
-    """Gradients and second derivatives; on the CPU also those of the dispatcher, where they are the operator's own."""
+    """Gradients and second derivatives: of the public call, and by the dispatcher, where they are the operator's own.
+
+    On the CPU the public call may take another way, so that it is made under a dispatch mode, too.
+    """
+    registered = replace(subject, operator=subject.registered())
     for case in (case for case in subject.cases if math.prod(case.shape)):
-        conformance_gradients.check_gradients(*_smooth(subject, device, case))
+        call, *others = _smooth(subject, device, case)
+        conformance_gradients.check_gradients(call, *others)
         if device.type == "cpu":
             with conformance.Dispatched():
-                conformance_gradients.check_gradients(*_smooth(subject, device, case))
+                conformance_gradients.check_gradients(call, *others)
+        elif isinstance(subject.operator, Operator):
+            conformance_gradients.check_gradients(registered.call(case), *others)
 
 
 def vmap(subject: Subject, device: torch.device) -> None:
