@@ -7,7 +7,7 @@ import torch
 
 import forge_week0_transpose as week0
 from forge_core.dtypes import MOVABLE
-from forge_core.errors import ArgumentError, ShapeError
+from forge_core.errors import ArgumentError, LayoutError, ShapeError
 from forge_core.testing import assert_same_bits, random_bits
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
@@ -76,6 +76,9 @@ def test_what_is_refused(device):
     for tile in (0, 8, 16.0, "16"):
         with pytest.raises(ArgumentError, match=r"copy_transpose: argument 'tile_size'.*expected.*got"):
             week0.copy_transpose(x, tile)
+    jagged = torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(4, 3)], device=device, layout=torch.jagged)
+    with pytest.raises(LayoutError, match=r"transpose: argument 'x'"):
+        week0.transpose(jagged)
     conjugated = torch.zeros(4, 3, dtype=torch.complex64, device=device).conj()
     with pytest.raises(ArgumentError, match=r"transpose_out: argument 'out'.*conjugated"):
         week0.transpose_out(torch.zeros(3, 4, dtype=torch.complex64, device=device), conjugated)

@@ -267,31 +267,30 @@ def forward_mode(subject: Subject, device: torch.device) -> None:
 
 
 def gradients(subject: Subject, device: torch.device) -> None:
-    """Gradients and second derivatives: of the public call, and by the dispatcher, where they are the operator's own.
+    """Gradients and second derivatives: of the public call, by the dispatcher, and those that ``torch.vmap`` maps.
 
-    On the CPU the public call may take another way, so that it is made under a dispatch mode, too.
+    By the dispatcher they are the operator's own; of CPU tensors the public call may record the reference's.
     """
-    registered = replace(subject, operator=subject.registered())
+    of, overload = conformance_gradients, replace(subject, operator=subject.registered())
     for case in (case for case in subject.cases if math.prod(case.shape)):
         call, *others = _smooth(subject, device, case)
-        conformance_gradients.check_gradients(call, *others)
+        of.check_gradients(call, *others)
         if device.type == "cpu":
             with conformance.Dispatched():
-                conformance_gradients.check_gradients(call, *others)
-        elif isinstance(subject.operator, Operator):
-            conformance_gradients.check_gradients(registered.call(case), *others)
+                of.check_gradients(call, *others)
+        if isinstance(subject.operator, Operator):
+            of.check_gradients(overload.call(case), *others)
+            sets = [_finite_made(subject, device, case, seed) for seed in range(3)]
+            of.check_vmap(of.mapped(call), of.mapped(call), sets, _right_gradient(subject, case, of.mapped))
 
 
 def vmap(subject: Subject, device: torch.device) -> None:
-    """``torch.vmap`` over any dim of any tensor, nested, and of gradients."""
-    of, overload = conformance_gradients, replace(subject, operator=subject.registered())
+    """``torch.vmap`` over any dim of any tensor, and nested."""
+    overload = replace(subject, operator=subject.registered())
     for case in subject.cases:
-        call, registered = subject.call(case), overload.call(case)
-        made = [_made(subject, device, case, seed) for seed in range(3)]
-        of.check_vmap(call, registered, made, subject.right(case, "by vmap"))
-        if dtypes_of(subject, "gradients"):
-            wide = [_finite_made(subject, device, case, seed) for seed in range(3)]
-            of.check_vmap(of.mapped(call), of.mapped(call), wide, _right_gradient(subject, case, of.mapped))
+        sets = [_made(subject, device, case, seed) for seed in range(3)]
+        right = subject.right(case, "by vmap")
+        conformance_gradients.check_vmap(subject.call(case), overload.call(case), sets, right)
 
 
 def _right_gradient(subject: Subject, case: Case, gradient: Callable[..., Any]) -> Right:
