@@ -285,12 +285,13 @@ def gradients(subject: Subject, device: torch.device) -> None:
 
 
 def vmap(subject: Subject, device: torch.device) -> None:
-    """``torch.vmap`` over any dim of any tensor, and nested."""
+    """``torch.vmap`` over any dim of any tensor, nested, and over no examples."""
     overload = replace(subject, operator=subject.registered())
     for case in subject.cases:
         sets = [_made(subject, device, case, seed) for seed in range(3)]
         right = subject.right(case, "by vmap")
         conformance_gradients.check_vmap(subject.call(case), overload.call(case), sets, right)
+        conformance_gradients.check_no_examples(subject.call(case), sets[0])
 
 
 def _right_gradient(subject: Subject, case: Case, gradient: Callable[..., Any]) -> Right:

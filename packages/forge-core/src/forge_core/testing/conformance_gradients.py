@@ -96,3 +96,10 @@ def check_vmap(call: Call, overload: Call, sets: Sequence[Arguments], right: Rig
     nested = torch.vmap(torch.vmap(call))(*(torch.stack([t, t.flip(0)]) for t in stacked))
     compare(nested[0], sets)
     compare(nested[1], sets[::-1])
+
+
+def check_no_examples(call: Call, tensors: Tensors) -> None:
+    """``torch.vmap`` over no examples of these shapes."""
+    want, got = (0, *call(*tensors).shape), torch.vmap(call)(*(t.new_empty((0, *t.shape)) for t in tensors)).shape
+    if got != want:
+        raise AssertionError(f"expected a result of no examples of shape {want}, got {tuple(got)}")
