@@ -24,12 +24,11 @@ OPS = {"rms_norm": week3.rms_norm, "layer_norm": week3.layer_norm}
 TOLERANCE = {BF16: 2**-6, FP16: 2**-9, FP32: 2e-5}
 
 
-def exact(name, x, weight=None, bias=None, residual=None, offset=0.0, eps=1e-5, dims=1):
+def exact(name, x, weight=None, bias=None, residual=None, offset=0.0, eps=1e-5):
     """In float64, of the sum as it is rounded."""
     h = (x if residual is None else x + residual).double()
-    ends = tuple(range(-dims, 0))
-    d = h - h.mean(ends, keepdim=True) if name == "layer_norm" else h
-    y = d * torch.rsqrt(d.square().mean(ends, keepdim=True) + eps)
+    d = h - h.mean(-1, keepdim=True) if name == "layer_norm" else h
+    y = d * torch.rsqrt(d.square().mean(-1, keepdim=True) + eps)
     y = y if weight is None else y * (weight.double() + offset)
     return y if bias is None else y + bias.double()
 
@@ -93,7 +92,7 @@ def test_options(device):
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_second_derivatives_tangents_and_transforms(name):
+def test_second_derivatives_and_tangents_with_a_residual(name):
     torch.manual_seed(2)
     tensors = [randn(*shape, dtype=FP64).requires_grad_() for shape in ((3, 5), (3, 5), (5,), (5,))]
 
@@ -106,15 +105,7 @@ def test_second_derivatives_tangents_and_transforms(name):
             assert torch.autograd.gradgradcheck(call, tensors)
             assert torch.autograd.gradcheck(lambda x: OPS[name](x, (5,)), tensors[:1])
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
-    for got, want in zip(compiled(*tensors), call(*tensors), strict=True):
-        torch.testing.assert_close(got, want)
-
-    def loss(x, weight):
-        return OPS[name](x, (5,), weight).sin().sum()
-
-    x, weight = tensors[0].detach(), tensors[2].detach()
-    each = torch.func.vmap(torch.func.grad(loss), (0, None))(x[:, None], weight)
-    torch.testing.assert_close(each[:, 0], torch.func.grad(loss)(x, weight))
+    torch.testing.assert_close(compiled(*tensors), call(*tensors))
     op = getattr(torch.ops.forge_week3, f"{name}_total").default
     for asked in (True, False):
         torch.library.opcheck(op, (*tensors, -1), {"statistics": asked})
@@ -184,9 +175,9 @@ def meta(*shape, dtype=BF16):
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def calls(rows, n, dtype, of_weight=FP32):
+def calls(rows, n, dtype):
     """Each operator on contiguous rows, as an ``explain`` of keywords."""
-    x, w, s = meta(rows, n, dtype=dtype), meta(n, dtype=of_weight), meta(rows, dtype=FP32)
+    x, w, s = meta(rows, n, dtype=dtype), meta(n, dtype=FP32), meta(rows, dtype=FP32)
     yield ops.rms_norm_y, (x, w), {}
     yield ops.layer_norm_y, (x, w, w), {"cast": "input"}
     yield ops.rms_norm_total, (x, x, w), {"statistics": True, "weight_offset": 1.0}
@@ -248,13 +239,12 @@ def test_a_batch_invariant_call_is_planned_alike_for_any_number_of_rows(n):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", OPS)
 def test_bits_of_a_row_do_not_depend_on_the_number_of_rows(name):
-    for n, dtype in itertools.product((64, 1000, 4096, 50257, 131072), (BF16, FP32)):
+    for n, dtype, biased in itertools.product((64, 1000, 4096, 50257, 131072), (BF16, FP32), (False, True)):
         x, w = randn(1000, n, dtype=dtype, device="cuda"), randn(n, dtype=dtype, device="cuda")
-        for bias in (None, w):
-            whole = OPS[name](x, (n,), w, bias=bias, eps=1e-5, batch_invariant=True)
-            for rows in (1, 8, 100):
-                got = OPS[name](x[:rows], (n,), w, bias=bias, eps=1e-5, batch_invariant=True)
-                assert torch.equal(got, whole[:rows]), (n, rows)
+        options = {"weight": w, "bias": w if biased else None, "eps": 1e-5, "batch_invariant": True}
+        whole = OPS[name](x, (n,), **options)
+        for rows in (1, 8, 100):
+            assert torch.equal(OPS[name](x[:rows], (n,), **options), whole[:rows]), (n, rows)
 
 
 @pytest.mark.gpu

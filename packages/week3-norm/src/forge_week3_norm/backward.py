@@ -32,8 +32,6 @@ __all__ = ["layer_norm_backward", "norm_gradients", "norm_weight_backward", "rms
 #: Elements of a row up to which one read is faster than two; by bytes of an element, where the length is no multiple of
 #: 8, since rows then begin at any address.  Time of one over that of two on an H200: 0.4 to 0.8.
 LONGEST, LONGEST_SINGLE = 2**17, {2: 3 * 2**14, 4: 2**16}
-#: Twice as long ones are faster from so many rows on, where registers suffice.
-MANY = 128
 
 
 def _given(named: dict[str, Any]) -> dict[str, Any]:
@@ -186,11 +184,11 @@ def together(dims: tuple[int, ...], h: torch.Tensor, *others: torch.Tensor | Non
         return True
     device = devices.query(h.device) if arch is None else devices.spec_for(arch)
     length, blocks = math.prod(h.shape[i] for i in dims), max_cluster(device)
-    if length % 8:
-        return length <= min(LONGEST_SINGLE[h.dtype.itemsize], 4096 * blocks) - 8
-    if length <= LONGEST:
-        return length <= 8192 * blocks
-    able = device.capability == (9, 0) and length <= 16384 * blocks and h.numel() >= MANY * length
+    most = min(LONGEST_SINGLE[h.dtype.itemsize], 4096 * blocks) - 8 if length % 8 else min(LONGEST, 8192 * blocks)
+    if length <= most or length % 8:
+        return length <= most
+    # Twice as long ones, if there are many, where registers suffice.
+    able = device.capability == (9, 0) and length <= 16384 * blocks and h.numel() >= 128 * length
     dtypes = {t.dtype for t in (h, *others) if t is not None}
     return able and others[1] is None and dtypes in ({torch.bfloat16}, {torch.float32})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 
 from forge_core.proofs import week_of
-from forge_core.testing import Case, Planted, Subject
+from forge_core.testing import Case, Joined, Planted, Subject
 from forge_core.testing.rows import LAUNCHES
 from forge_week3_norm import backward, ops
 from forge_week3_norm.bounds import gradient_bound, norm_bound, weight_bound
@@ -27,19 +26,6 @@ MEASURED = tuple(
 )
 #: A mean beside which deviations are small: the mean of squares less the square of the mean has none of their digits.
 LARGE = 1000.0
-
-
-class Joined:
-    """An operator of several results as one of a tensor: the battery takes no tuples."""
-
-    def __init__(self, operator: Any, join: Callable[[Any], torch.Tensor]) -> None:
-        functools.update_wrapper(self, operator)  # and its attributes
-        self.variants, self.explain = operator.variants, operator.explain
-        self.reference = lambda **named: join(operator.reference(**named))
-        self._operator, self._join = operator, join
-
-    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return self._join(self._operator(*args, **kwargs))
 
 
 # By the names of the registered operators.

@@ -17,11 +17,12 @@ from __future__ import annotations
 from forge_core.testing.battery import battery
 from forge_core.testing.inputs import layouts, random_bits, relaid
 from forge_core.testing.planted import Planted
-from forge_core.testing.subject import Case, Subject
+from forge_core.testing.subject import Case, Joined, Subject
 from forge_core.testing.tolerances import assert_near_float64, assert_same_bits, assert_same_values, tree_bound
 
 __all__ = [
     "Case",
+    "Joined",
     "Planted",
     "Subject",
     "assert_near_float64",

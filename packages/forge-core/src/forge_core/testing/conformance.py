@@ -168,6 +168,7 @@ def check_traced(operator: Any, overload: Any, call: Call, tensors: Arguments, r
     right(traced(*tensors), tensors)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit is deprecated, and still there
+        warnings.filterwarnings("ignore", "Converting a tensor")  # of shapes that are checked, constant in a trace
         scripted = torch.jit.trace(call, tensors, check_trace=False)
     right(scripted(*tensors), tensors)
     _Seen.given.clear()

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,25 @@ class Case:
     def __str__(self) -> str:
         words = [str(self.shape), *map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs.items())]
         return " ".join(words)
+
+
+class Joined:
+    """An operator of several results as one of a single tensor, which :class:`Subject` takes.
+
+    Args:
+        operator: the operator.
+        join: makes a tensor of its results, such as ``torch.stack``.
+    """
+
+    def __init__(self, operator: Any, join: Callable[[Any], torch.Tensor]) -> None:
+        functools.update_wrapper(self, operator)  # and its attributes
+        self.variants, self.explain = operator.variants, operator.explain
+        self.reference = lambda **named: join(operator.reference(**named))
+        self._operator, self._join = operator, join
+
+    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """The joined results of a call."""
+        return self._join(self._operator(*args, **kwargs))
 
 
 Make = Callable[[Case, torch.dtype, torch.device, int], tuple[torch.Tensor, ...]]
