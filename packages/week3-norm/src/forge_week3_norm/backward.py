@@ -207,7 +207,7 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: di
 def of_norm(ctx: Any, dy: torch.Tensor | None, dtotal: torch.Tensor | None = None, *_: Any) -> tuple[Any, ...]:
     """The gradients of x, the residual, weight and bias."""
     (h, weight, *statistics), (dim, eps, options) = ctx.saved_tensors, ctx.call
-    dx, dweight, dbias, dtypes = dtotal, None, None, ctx.dtypes
+    dim, dx, dweight, dbias, dtypes = normalize_dims("norm", dim, h.ndim), dtotal, None, None, ctx.dtypes
     needs = (*ctx.needs_input_grad, False, False, False)  # the dispatcher leaves out trailing defaults
     if dy is not None:
         if torch.is_grad_enabled() or not statistics[0].numel():
@@ -225,7 +225,7 @@ def of_norm(ctx: Any, dy: torch.Tensor | None, dtotal: torch.Tensor | None = Non
             own = {"weight_offset": offset, "batch_invariant": options["batch_invariant"]}
             dx = alone(dy, h, *statistics, dtotal, weight, dim, **own)
         if of_weight and not at_once:
-            rows = tuple(i for i in range(h.ndim) if i - h.ndim not in dim and i not in dim)
+            rows = tuple(i for i in range(h.ndim) if i not in dim)
             if not rows:  # one row: columns of one element
                 dy, h, rows = dy.unsqueeze(0), h.unsqueeze(0), (0,)
                 mean, rstd = (t if t is None else t.unsqueeze(0) for t in (mean, rstd))
