@@ -9,12 +9,12 @@ import sys
 import pytest
 
 PROGRAM = """
-import os, sys, warnings
+import os, sys, traceback, warnings
+# 3.12 warns that forking a process with threads may deadlock; that it does not is what is tested here.
+warnings.simplefilter("ignore", DeprecationWarning)
 import torch
 from forge_core.proofs.declare import discover
 
-# 3.12 warns that forking a process with threads may deadlock; that it does not is what is tested here.
-warnings.simplefilter("ignore", DeprecationWarning)
 torch.set_num_threads(1)  # PyTorch's own softmax hangs in a child whose parent had threads of OpenMP
 subjects = [subject for week in discover() for subject in week.subjects]
 
@@ -31,6 +31,8 @@ if child == 0:
     try:
         serve(sys.argv[1])
         status = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(status)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

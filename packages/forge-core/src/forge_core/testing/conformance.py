@@ -107,7 +107,7 @@ def check_export(call: Call, overload: Any, make: Make, right: Right) -> None:
 def check_concurrent_threads(call: Call, make: Make, right: Right, *, threads: int = 8) -> None:
     """Calls from several threads at once, the first compile included, all give the right result."""
     failures: list[BaseException] = []
-    barrier = threading.Barrier(threads)
+    barrier = threading.Barrier(threads, timeout=300)  # if the tensors of one cannot be made
 
     def work(seed: int) -> None:
         try:
