@@ -141,7 +141,7 @@ class Slots:
         Raises:
             ValueError: an accumulator that does not fit a slot, at trace time.
         """
-        if set(monoid.types) not in ({Float32}, {Float64}) or _accesses(monoid) * _ACCESS > _END:
+        if cutlass.const_expr(set(monoid.types) not in ({Float32}, {Float64}) or _accesses(monoid) * _ACCESS > _END):
             raise ValueError(f"Slots.gather: expected up to 14 parts of fp32, or 7 of fp64, got {monoid.types}")
         _publish(acc, monoid, self.of(self.block), self.number)
         rAcc = kept(monoid)
