@@ -23,7 +23,7 @@ from forge_core.op.table import LaunchTable
 from forge_core.proofs import Kernel, Subject, Week
 from forge_core.proofs import chunks as executing
 from forge_core.proofs import measure as measuring
-from forge_core.proofs.calls import describe, plan, run_digest, values
+from forge_core.proofs.calls import describe, grouped, plan, run_digest, ungrouped, values
 from forge_core.proofs.check import Finding, in_words
 from forge_core.proofs.chunks import FOUND, Chunk, Result, outcomes, result_of, words_of
 from forge_core.proofs.declare import ProofError, discover, measured
@@ -499,6 +499,17 @@ def test_a_call_as_text_is_planned_as_the_call_itself(weeks):
         plan(softmax, "float32[3] -1", device)
     with pytest.raises(ProofError, match="softmax"):
         plan(softmax, "float32[3] 7 None 'auto'", device)
+
+
+def test_calls_are_stored_by_what_they_have_in_common():
+    calls = ["bfloat16[4] float32[] -1", "bfloat16[64,100|128,1]+2 float32[2] -1", "bfloat16[] float32[] -1", "plain 3"]
+    groups = {
+        "bfloat16[*] float32[*] -1": ["4 ", " "],
+        "bfloat16[*]+2 float32[*] -1": ["64,100|128,1 2"],
+        "plain 3": [""],
+    }
+    assert grouped(calls) == groups
+    assert ungrouped(groups) == calls
 
 
 def test_ptx_is_compared_without_names_versions_and_lines():

@@ -368,7 +368,7 @@ def test_what_the_check_says_of_an_edited_record(proven, change, red, reason):
     "change, reason",
     [
         ({"tests": []}, "no test of it passed"),
-        ({"calls": ["plain 3"]}, "its plans are not those of the calls"),
+        ({"grouped": {"plain 3": [""]}}, "its plans are not those of the calls"),
         ({"code": {}}, "its code is not that of its calls"),
         ({"code": {"plain 3": "! no compiler"}}, "a kernel of it does not compile: no compiler"),
         ({"code": {"plain 9": "0"}}, "its code is not that of its calls"),
@@ -390,7 +390,7 @@ def test_any_changed_line_breaks_a_seal_and_a_file_that_is_no_record_is_an_error
         assert old in text, text
         write_atomically(proven.path, text.replace(old, new))
         assert findings(proven), old
-    for broken in ("", "[]", "{}", text.replace('"schema_version":3', '"schema_version":2'), text[:-200]):
+    for broken in ("", "[]", "{}", text.replace('"schema_version":4', '"schema_version":3'), text[:-200]):
         write_atomically(proven.path, broken)
         with pytest.raises(ProofError, match=r"proof\.json\.xz: expected a "):
             records_in(proven.records)

@@ -14,7 +14,7 @@ import dataclasses
 import enum
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from forge_core.op.table import ALIGNMENT_MASK
 from forge_core.proofs.declare import ProofError, digest_of
 
 _TENSOR = re.compile(r"(\w+)\[([\d,]*)(?:\|([\d,]*))?\](?:\+(\d+))?")
+_BRACKETS = re.compile(r"\[([^]]*)\]")
 _DEFAULT = "default="
 
 
@@ -66,6 +67,26 @@ def _value(word: str) -> Any:
     if word.startswith("torch."):
         return getattr(torch, word.removeprefix("torch."))
     return ast.literal_eval(word)
+
+
+def grouped(calls: Iterable[str]) -> dict[str, list[str]]:
+    """Calls by what they have in common: the text with ``[*]`` for what stands in brackets -> that, for each call."""
+    found: dict[str, list[str]] = {}
+    for call in calls:
+        found.setdefault(_BRACKETS.sub("[*]", call), []).append(" ".join(_BRACKETS.findall(call)))
+    return found
+
+
+def ungrouped(groups: dict[str, list[str]]) -> list[str]:
+    """The calls of :func:`grouped`, sorted."""
+    calls = []
+    for call, each in groups.items():
+        for insides in each:
+            whole = call
+            for inside in insides.split(" "):
+                whole = whole.replace("[*]", f"[{inside}]", 1)
+            calls.append(whole)
+    return sorted(calls)
 
 
 def plan(operator: Operator, call: str, device: Device) -> Plan:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from forge_core.proofs.calls import values
+from forge_core.proofs.calls import grouped, values
 from forge_core.proofs.check import incomplete, plans_digest
 from forge_core.proofs.chunks import TOOLS, Chunk, Result
 from forge_core.proofs.declare import Kernel, Week, function_of, measured
@@ -152,7 +152,7 @@ def _proofs(
             variant=kernel.variant,
             week=week.name,
             run=run,
-            calls=list(launched[name]),
+            grouped=grouped(launched[name]),
             plans=plans_digest(launched[name]),
             code={call: code[each] for call, each in compiled[name].items()},
             declaration=declarations[name],

@@ -15,6 +15,7 @@ import msgspec
 from forge_core.bench.environment import Environment, stamp
 from forge_core.device import Device
 from forge_core.files import read_unpacked, write_atomically
+from forge_core.proofs.calls import ungrouped
 from forge_core.proofs.declare import ProofError, digest_of
 
 FILE = "proof.json.xz"
@@ -41,7 +42,7 @@ class Proof(msgspec.Struct, frozen=True):
     Attributes:
         operator, variant, week: the kernel.
         run: when and where.
-        calls: the calls that launched it, as text (``calls.describe``).
+        grouped: the calls that launched it, as text (``calls.describe``), by what they have in common.
         plans: the digest of their launches (``check.plans_digest``).
         code: the digest of the PTX by call, for the calls that ``merge.covering`` chooses.
         declaration: the digest of the operator's declaration and of the tolerance policy.
@@ -57,7 +58,7 @@ class Proof(msgspec.Struct, frozen=True):
     variant: str
     week: str
     run: ProofRun
-    calls: list[str]
+    grouped: dict[str, list[str]]
     plans: str
     code: dict[str, str]
     declaration: str
@@ -72,6 +73,11 @@ class Proof(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """As ``Kernel.name``."""
         return f"{self.operator}/{self.variant}"
+
+    @property
+    def calls(self) -> list[str]:
+        """The calls that launched it, sorted."""
+        return ungrouped(self.grouped)
 
     def computed_seal(self) -> str:
         """The seal of the present content."""
@@ -92,7 +98,7 @@ class WeekTests(msgspec.Struct, frozen=True):
     skipped: dict[str, str] = {}
 
 
-class Record(msgspec.Struct, frozen=True, tag_field="schema_version", tag=3):
+class Record(msgspec.Struct, frozen=True, tag_field="schema_version", tag=4):
     """All proofs on one GPU: its name, the specification that plans depend on, and the tests of each week."""
 
     gpu: str
