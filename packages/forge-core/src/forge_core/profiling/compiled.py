@@ -42,13 +42,9 @@ class Artefacts:
 
 
 def compile_to_look_at(builder: str, config: Any, arguments: tuple[Any, ...] | None, *, arch: str) -> Artefacts:
-    """Compiles a configuration with the options of a normal build, bypassing the cache.
+    """Compiles a configuration of a builder ``"module:attribute"`` as a normal build does, bypassing the cache.
 
-    Args:
-        builder: ``"module:attribute"`` of the ``@compile_cached`` builder.
-        config: its configuration.
-        arguments: the integers of the launch; None for ones, which give the right blocks but no particular grid.
-        arch: for example ``"sm_90a"``.
+    ``arguments`` are the integers of the launch; None for ones, which give the right blocks but no particular grid.
 
     Raises:
         UnsupportedError: the CuTe DSL is not installed.
@@ -114,10 +110,7 @@ class _Recorder:
 def record_launches(function: Any, arguments: tuple[Any, ...], *, pointers: int = 2) -> tuple[RecordedLaunch, ...]:
     """The launches that a kernel object's ``__call__`` would make, in order.
 
-    Args:
-        function: the object that ``Traceable.function`` holds.
-        arguments: the launch's integers and tuples of integers, without pointers and stream.
-        pointers: how many pointers come before them.
+    It takes pointers, then ``arguments``, the launch's integers and tuples of integers, then the stream.
 
     Raises:
         CompileError: the launch cannot be worked out from these integers alone.

@@ -49,14 +49,7 @@ class KernelResources:
 
 
 def read_cubin(cubin: bytes) -> tuple[KernelResources, ...]:
-    """The kernels of a cubin, in the order of their code.
-
-    Args:
-        cubin: the ELF object, as the compiler keeps it with ``--keep-cubin``.
-
-    Raises:
-        ValueError: it is no cubin.
-    """
+    """The kernels of a cubin, in the order of their code; ValueError if it is none."""
     try:
         elf = ELFFile(io.BytesIO(cubin))
     except ELFError as error:

@@ -248,10 +248,8 @@ def _factor(unit: str) -> float:
 def hottest_lines(lines: Iterable[str], *, most: int = 5) -> str:
     """The ``most`` source lines of each kernel with most warp samples, and their shares.
 
-    Args:
-        lines: output of ``ncu --import REPORT --page source --print-source cuda,sass --csv``: a table for each kernel
-            and file, with a row for each line, followed by a row for each of its instructions.
-        most: lines of each kernel.
+    In ncu's page ``source`` (``--print-source cuda,sass --csv``) each kernel and file has a table, with a row for each
+    line, followed by a row for each of its instructions.
     """
     kernel, file, header = "", "", list[str]()
     found: dict[str, list[tuple[int, str]]] = defaultdict(list)

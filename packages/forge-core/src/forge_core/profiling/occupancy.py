@@ -46,13 +46,9 @@ class Occupancy:
 
 
 def occupancy(capability: tuple[int, int], *, threads: int, registers: int, smem: int) -> Occupancy:
-    """The theoretical occupancy of a kernel.
+    """The theoretical occupancy of blocks of some ``threads``, each with its ``registers``, on a compute capability.
 
-    Args:
-        capability: the GPU's compute capability.
-        threads: threads of a block.
-        registers: registers of a thread.
-        smem: bytes of a block's shared memory, static and dynamic, without the driver's share.
+    ``smem`` is bytes of a block's shared memory, static and dynamic, without the driver's share.
 
     Raises:
         UnsupportedError: the limits of this compute capability are not known.

@@ -41,24 +41,15 @@ _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (.*)")
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """What one process, or one call of pytest with its workers, runs.
-
-    Attributes:
-        week: the name of its week.
-        kind: ``"tests"``, ``"measure"``, or a tool of compute-sanitizer.
-        tests: ids of tests or measurements, and names of test functions; None for all.
-        without: ids to leave out: they passed before an interruption.
-        part, parts: the share of a sanitizer's tests, counted from 1, and the number of shares.
-        workers: pytest-xdist workers at most; 0 for as many as the command has.
-    """
+    """What one process, or one call of pytest with its workers, runs."""
 
     week: str
-    kind: str
-    tests: tuple[str, ...] | None = None
-    without: tuple[str, ...] = ()
-    part: int = 1
-    parts: int = 1
-    workers: int = 0
+    kind: str  # "tests", "measure", or a tool of compute-sanitizer
+    tests: tuple[str, ...] | None = None  # ids of tests or measurements, and names of test functions; None for all
+    without: tuple[str, ...] = ()  # ids to leave out: they passed before an interruption
+    part: int = 1  # the share of a sanitizer's tests, counted from 1
+    parts: int = 1  # the number of shares
+    workers: int = 0  # pytest-xdist workers at most; 0 for as many as the command has
 
     def runs(self, test: str) -> bool:
         """Whether a test id belongs to the chunk, in whichever part."""
@@ -72,17 +63,12 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The result of a chunk.
+    """The result of a chunk."""
 
-    Attributes:
-        tests: by id: outcome, reason, launched (kernel -> calls), seconds; of a measurement also errors and repeats.
-        verdict: the sanitizer's summary.
-        problem: why the result is not complete; "" if it is.
-    """
-
+    # By id: outcome, reason, launched (kernel -> calls), seconds; of a measurement also errors and repeats.
     tests: dict[str, dict[str, Any]] = {}
-    verdict: str = ""
-    problem: str = ""
+    verdict: str = ""  # the sanitizer's summary
+    problem: str = ""  # why the result is not complete
 
     def ended(self, outcome: str) -> dict[str, dict[str, Any]]:
         """The tests with an outcome: ``"passed"``, ``"failed"`` or ``"skipped"``."""
@@ -178,16 +164,10 @@ def words_of(chunk: Chunk, week: Week, journal: Path, root: Path, *, workers: in
 
 
 def execute(chunk: Chunk, week: Week, journal: Path, root: Path, *, workers: int, deadline: float = math.inf) -> Result:
-    """Runs a chunk.
+    """Runs a chunk in a process, with at most so many ``workers``, which is killed at the ``deadline``.
 
-    Args:
-        chunk: what to run.
-        week: the declaration of its week.
-        journal: the journal of its tests.  Tests that passed before an interruption do not run again, except under a
-            sanitizer, whose verdict is on a whole process.
-        root: the repository's root.
-        workers: pytest-xdist workers at most.
-        deadline: the ``time.monotonic()`` at which the process is killed.
+    Tests that passed before an interruption, by the journal, do not run again, except under a sanitizer, whose verdict
+    is on a whole process.
 
     Raises:
         ProofError: compute-sanitizer is missing, or the deadline was reached; the journal has the tests that ended.

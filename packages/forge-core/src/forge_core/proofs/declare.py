@@ -20,19 +20,12 @@ class ProofError(ForgeError, RuntimeError):
 
 @dataclass(frozen=True)
 class Kernel:
-    """One variant of one operator.
+    """One variant of one operator."""
 
-    Attributes:
-        operator: ``"namespace::name"``.
-        variant: its name.
-        builder: ``"module:attribute"`` of its builder.
-        chooser: the module that declares the operator.
-    """
-
-    operator: str
+    operator: str  # "namespace::name"
     variant: str
-    builder: str
-    chooser: str
+    builder: str  # "module:attribute" of its builder
+    chooser: str  # the module that declares the operator
 
     @property
     def name(self) -> str:
@@ -42,21 +35,13 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Week:
-    """What is validated of one package.
+    """What is validated of one package."""
 
-    Attributes:
-        name: that of its benchmark, for example ``"week1"``.
-        package: its import name.
-        tests: the folder of its tests, relative to the repository's root.
-        kernels: the variants of its operators.
-        subjects: its operators.
-    """
-
-    name: str
-    package: str
-    tests: str
-    kernels: tuple[Kernel, ...]
-    subjects: tuple[Subject, ...] = ()
+    name: str  # that of its benchmark, for example "week1"
+    package: str  # its import name
+    tests: str  # the folder of its tests, relative to the repository's root
+    kernels: tuple[Kernel, ...]  # the variants of its operators
+    subjects: tuple[Subject, ...] = ()  # its operators
 
 
 def week_of(name: str, package: str, tests: str, subjects: Sequence[Subject]) -> Week:

@@ -140,12 +140,9 @@ class Definitions:
                     yield node.name
 
     def text(self, path: Path, node: ast.AST, name: str = "") -> str:
-        """A syntax tree as text, with digests in place of what the project defines.
+        """A file's statement or expression as text, with digests in place of what the project defines.
 
-        Args:
-            path: the file.
-            node: a statement of its top level, or an expression of one.
-            name: the name that the statement defines, which does not count.
+        The ``name`` that the statement itself defines does not count.
         """
         return " ".join(self._tokens(path, node, name, _locals(node, name)))
 

@@ -46,19 +46,12 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Launched:
-    """The launch that is planned for a call.
+    """The launch that is planned for a call."""
 
-    Attributes:
-        run: the digest of the plan: variant, configuration, integers, workspace.
-        launch: the digest of the plan and of each kernel's grid, block, cluster, shared memory and arguments.
-        kernel: ``"module:attribute"`` of the kernel's builder, and its configuration.
-        problem: why nothing is launched; "" otherwise.
-    """
-
-    run: str = ""
-    launch: str = ""
-    kernel: tuple[str, Any] = ("", None)
-    problem: str = ""
+    run: str = ""  # the digest of the plan: variant, configuration, integers, workspace
+    launch: str = ""  # that of the plan and of each kernel's grid, block, cluster, shared memory and arguments
+    kernel: tuple[str, Any] = ("", None)  # "module:attribute" of the kernel's builder, and its configuration
+    problem: str = ""  # why nothing is launched
 
 
 class Evidence:

@@ -31,33 +31,17 @@ class Task:
 
 @dataclass
 class Outcome:
-    """A record and what a run added to it.
+    """A record and what a run added to it."""
 
-    Attributes:
-        record: with the weeks that are complete so far.
-        kept: names of kernels that had a valid proof already.
-        proven: names of kernels that were validated now.
-        failures: messages on what failed.
-        notes: other messages.
-    """
-
-    record: Record
-    kept: list[str] = field(default_factory=list)
-    proven: list[str] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    record: Record  # with the weeks that are complete so far
+    kept: list[str] = field(default_factory=list)  # names of kernels that had a valid proof already
+    proven: list[str] = field(default_factory=list)  # names of kernels that were validated now
+    failures: list[str] = field(default_factory=list)  # messages on what failed
+    notes: list[str] = field(default_factory=list)  # other messages
 
 
 def merge(outcome: Outcome, task: Task, shown: Mapping[str, Result], run: ProofRun, evidence: Evidence) -> None:
-    """Adds the results of a week to ``outcome``.
-
-    Args:
-        outcome: the record and the messages so far.
-        task: the week and its stale kernels.
-        shown: results by kind of chunk.
-        run: when and where.
-        evidence: of this checkout.
-    """
+    """Adds the results of a week, by kind of chunk, to ``outcome``."""
     week, record = task.week, outcome.record
     failed = [(kind, test, how) for kind, result in shown.items() for test, how in result.ended("failed").items()]
     outcome.failures += [f"{week.name} {kind}: {result.problem}" for kind, result in shown.items() if result.problem]

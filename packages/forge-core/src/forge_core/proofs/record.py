@@ -37,36 +37,21 @@ class ProofRun(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """The validation of one kernel.
-
-    Attributes:
-        operator, variant, week: the kernel.
-        run: when and where.
-        grouped: the calls that launched it, as text (``calls.describe``), by what they have in common.
-        plans: the digest of their launches (``check.plans_digest``).
-        code: the digest of the PTX by call, for the calls that ``merge.covering`` chooses.
-        declaration: the digest of the operator's declaration and of the tolerance policy.
-        fingerprint: the digest of the sources that plan and compile it; if it is unchanged, nothing is recomputed.
-        tests: ids of the tests that launched it and passed, and of its measurement.
-        errors: by dtype.
-        repeats: the number of calls that gave the same bits.
-        sanitizers: tool -> verdict; if on another operator of the same builder, it names that kernel.
-        seal: see above.
-    """
+    """The validation of one kernel."""
 
     operator: str
     variant: str
     week: str
     run: ProofRun
-    grouped: dict[str, list[str]]
-    plans: str
-    code: dict[str, str]
-    declaration: str
-    fingerprint: str
-    tests: list[str]
-    errors: dict[str, Error]
-    repeats: int
-    sanitizers: dict[str, str]
+    grouped: dict[str, list[str]]  # the calls that launched it, as `calls.grouped` stores them
+    plans: str  # the digest of their launches (`check.plans_digest`)
+    code: dict[str, str]  # the digest of the PTX by call, for the calls that `merge.covering` chooses
+    declaration: str  # the digest of the operator's declaration and of the tolerance policy
+    fingerprint: str  # the digest of the sources that plan and compile it; if unchanged, nothing is recomputed
+    tests: list[str]  # ids of the tests that launched it and passed, and of its measurement
+    errors: dict[str, Error]  # by dtype
+    repeats: int  # the number of calls that gave the same bits
+    sanitizers: dict[str, str]  # tool -> verdict; if on another operator of the same builder, it names that kernel
     seal: str = ""
 
     @property
@@ -76,7 +61,7 @@ class Proof(msgspec.Struct, frozen=True):
 
     @property
     def calls(self) -> list[str]:
-        """The calls that launched it, sorted."""
+        """The calls that launched it, as text (``calls.describe``), sorted."""
         return ungrouped(self.grouped)
 
     def computed_seal(self) -> str:

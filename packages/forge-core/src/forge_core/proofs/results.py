@@ -53,14 +53,7 @@ def _read(path: Path) -> dict[str, Kernels]:
 
 
 def entered(records: Path, file: str, record: Record, evidence: Evidence) -> None:
-    """Enters the kernels of a benchmark record into ``kernels.json``, once, if its sources are those of the checkout.
-
-    Args:
-        records: the folder of records.
-        file: the name of the record's file.
-        record: its content.
-        evidence: of the checkout.
-    """
+    """Enters the kernels of the record in a file into ``kernels.json``, once, if its sources are the checkout's."""
     path = path_of(records, record.environment.gpu, FILE)
     known = _read(path)
     arch = next((spec.arch for spec in SPECS.values() if spec.name == record.environment.gpu), None)

@@ -89,18 +89,9 @@ def prove(
     everything: bool = False,
     gpus: int = 1,
 ) -> Outcome:
-    """Validates the kernels without a valid proof, or all, and writes the record.
+    """Validates the kernels without a valid proof, or ``everything``, and writes the record.
 
-    Args:
-        weeks: the declarations.
-        execute: runs a chunk.
-        run: the date, this machine and this checkout.
-        device: the specification of its GPU.
-        evidence: of this checkout.
-        records: the folder of records.
-        state: the folder for results of an unfinished run; those of another are deleted.
-        everything: also repeat what has a valid proof.
-        gpus: the number of GPUs of this machine.
+    The folder ``state`` keeps results of an unfinished run; those of another are deleted.
 
     Raises:
         ProofError: the checkout has uncommitted changes, the existing record was edited, or the time limit was
