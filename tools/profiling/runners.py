@@ -180,7 +180,6 @@ def ncu(request: Request) -> int:
     """Nsight Compute: the GPU's counters of each launch, and the diagnosis."""
     executable, stem = program("ncu"), request.stem()
     log, report, table, text = (stem.with_suffix(end) for end in (".log", ".ncu-rep", ".csv", ".txt"))
-    manifest = stem.with_suffix(".manifest.json")
     words = [executable, "--clock-control", request.clock_control, "--target-processes", "all", "--nvtx"]
     # The workload marks its range; a command of the user's own need not.
     words += ["--profile-from-start", "on" if request.command else "off"]
@@ -188,8 +187,6 @@ def ncu(request: Request) -> int:
     words += ["--import-source", "yes"] if request.lines else []
     words += [*metrics_of(request.sets, executable, lines=request.lines), "--force-overwrite", "--export", str(stem)]
     watch([*words, *request.target(stem, calls=1)], log, request)
-    if not report.exists():
-        raise ToolError(f"ncu ended well and wrote no {report} (output in {log})")
     read = [executable, "--import", str(report)]
     table.write_text(printed_by([*read, *EXPORT], log), encoding="utf-8")
     said = "\n\n".join(found.report() for found in diagnoses(table))
@@ -197,7 +194,7 @@ def ncu(request: Request) -> int:
         page = printed_by([*read, "--page", "source", "--print-source", "cuda,sass", "--csv"], log)
         said += "\n\n" + hottest_lines(page.splitlines())
     text.write_text(said + "\n", encoding="utf-8")
-    finish(said, report, table, text, manifest, log)
+    finish(said, report, table, text, stem.with_suffix(".manifest.json"), log)
     return 0
 
 
@@ -210,8 +207,6 @@ def nsys(request: Request) -> int:
         words += ["--capture-range", "cudaProfilerApi", "--capture-range-end", "stop"]
     words += ["--force-overwrite", "true", "--output", str(stem)]
     watch([*words, *request.target(stem, calls=20)], log, request)  # enough calls to see a rhythm
-    if not report.exists():
-        raise ToolError(f"nsys ended well and wrote no {report} (output in {log})")
     stats = ["stats", "--report", "cuda_gpu_kern_sum,nvtx_sum", "--force-export", "true", str(report)]
     said = printed_by([executable, *stats], log)
     text.write_text(said, encoding="utf-8")
@@ -221,12 +216,11 @@ def nsys(request: Request) -> int:
 
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
-#: Exit status of a sanitizer that found something; the workload itself never ends with it.
-FOUND = 86
-
 
 def sanitizer(request: Request) -> int:
     """compute-sanitizer: accesses out of bounds, races, reads of what was never written, wrong barriers."""
+    from forge_core.proofs import chunks  # imports torch
+
     asked = request.sets.split(",") if request.sets else SANITIZERS
     if not set(asked) <= set(SANITIZERS):
         raise ToolError(f"--set {request.sets}: expected one or several of {', '.join(SANITIZERS)}, with commas")
@@ -234,20 +228,15 @@ def sanitizer(request: Request) -> int:
     lines, logs = [], []
     for tool in asked:
         log = stem.with_name(f"{stem.name}-{tool}.log")
-        words = [executable, "--tool", tool, "--error-exitcode", str(FOUND), "--target-processes", "all"]
-        # torch probes the driver by calls that may fail; errors of kernels are reported all the same.
-        words += ["--report-api-errors", "no"] if tool == "memcheck" else []
+        words = chunks.sanitizer_words(executable, tool)
         words += ["--kernel-name", f"kernel_substring={request.kernel}"] if request.kernel else []
-        # Inside the caching allocator's large blocks, an access out of a tensor's bounds is not out of an allocation.
-        variables = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
         command = [*words, *request.target(stem, calls=1)]
-        status, output = watch(command, log, request, trusted=(0, FOUND), **variables)
-        summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", output)
-        if not summary:
+        status, output = watch(command, log, request, trusted=(0, chunks.FOUND), **chunks.UNCACHED)
+        verdict = chunks.verdict_of(output)
+        if not verdict:
             refuse_trouble(status, output, log, tool)
             raise ToolError(f"{tool} printed no summary (output in {log})")
-        clean = status == 0 and all(re.match(r"0 (errors|hazards)", said) for said in summary)
-        lines.append(f"{tool}: {'clean' if clean else 'FOUND'}: {summary[-1]}")
+        lines.append(f"{tool}: {'clean' if status == 0 and chunks.clean(verdict) else 'FOUND'}: {verdict}")
         logs.append(log)
     finish("\n".join(lines), *logs)
     return int(any(": FOUND: " in line for line in lines))

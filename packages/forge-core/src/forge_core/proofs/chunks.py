@@ -23,8 +23,11 @@ from forge_core.proofs.declare import ProofError, Week, function_of
 #: Tools of compute-sanitizer that have to run every kernel.
 TOOLS = ("memcheck", "racecheck", "initcheck")
 
-#: The exit status of a sanitizer that found something; pytest has no such status.
+#: The exit status of a sanitizer that found something; no program that runs under it has such a status.
 FOUND = 86
+
+#: The caching allocator returns parts of large blocks: an access out of bounds would stay inside a block.
+UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 #: The time limit of a process, and the characters of its output that are kept.
 SECONDS, TAIL = 1800, 4000
@@ -37,7 +40,6 @@ TESTS_EACH = 12
 
 #: Variables of libraries that start a thread or a process for each core by default.
 _THREADS_OF = ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
-_SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (.*)")
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -103,6 +105,11 @@ def _worst(verdicts: Iterable[str]) -> str:
     return "; ".join([verdict for verdict in each if not clean(verdict)] or each)
 
 
+def verdict_of(text: str) -> str:
+    """The verdict in a sanitizer's output; "" if it has none."""
+    return _worst(re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*\S)", text))
+
+
 # ------------------------------ the journal: a line of JSON for each test that has ended; its chunk lies beside it
 
 
@@ -158,9 +165,14 @@ def words_of(chunk: Chunk, week: Week, journal: Path, root: Path, *, workers: in
     words += [file for file in files if (root / file).is_file()] or [week.tests]
     if chunk.kind == "tests":
         return [*words, "-m", "gpu", *(["-n", str(workers), "--dist", "worksteal"] if workers > 1 else [])]
-    tool = [find_sanitizer(), "--tool", chunk.kind, "--error-exitcode", str(FOUND), "--target-processes", "all"]
+    return [*sanitizer_words(find_sanitizer(), chunk.kind), *words, "-m", "sanitizer"]
+
+
+def sanitizer_words(executable: str, tool: str) -> list[str]:
+    """The command line of compute-sanitizer before that of the program, which runs with :data:`UNCACHED`."""
+    words = [executable, "--tool", tool, "--error-exitcode", str(FOUND), "--target-processes", "all"]
     # torch probes the driver by API calls that may fail; errors of kernels are reported all the same.
-    return [*tool, "--report-api-errors", "no", *words, "-m", "sanitizer"]
+    return [*words, "--report-api-errors", "no"]
 
 
 def execute(chunk: Chunk, week: Week, journal: Path, root: Path, *, workers: int, deadline: float = math.inf) -> Result:
@@ -178,9 +190,7 @@ def execute(chunk: Chunk, week: Week, journal: Path, root: Path, *, workers: int
         chunk = msgspec.structs.replace(chunk, without=keep_passed(journal))
     else:
         journal.unlink(missing_ok=True)
-    if chunk.kind in TOOLS:
-        # The caching allocator returns parts of large blocks: an access out of bounds would stay inside a block.
-        variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+    variables |= UNCACHED if chunk.kind in TOOLS else {}
     write_atomically(journal.with_suffix(".chunk"), msgspec.json.encode(chunk).decode())
     left = max(0.0, deadline - time.monotonic())
     # In a session of its own, so that its workers can be killed with it.
@@ -220,7 +230,7 @@ def result_of(chunk: Chunk, status: int, text: str, tests: dict[str, Any]) -> Re
         known.add(5)
     if chunk.kind not in TOOLS:
         return Result(tests, problem="" if status in known else f"it ended with {status}:\n{tail}")
-    verdict = _worst(map(str.strip, _SUMMARY.findall(text)))
+    verdict = verdict_of(text)
     if not verdict or status not in {*known, FOUND}:
         return Result(tests, problem=f"{chunk.kind} ended with {status} and said {verdict or 'nothing'}:\n{tail}")
     if status == FOUND and clean(verdict):
