@@ -15,7 +15,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from forge_core.profiling.ncu import STALLS, KernelProfile, MissingFigure, ProfileError
+from forge_core.profiling.ncu import STALLS, KernelProfile, ProfileError
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class Diagnosis:
         """By the keys of :data:`FIGURES`, without those that the report lacks."""
         found = {}
         for key, _, _, read in FIGURES:
-            with contextlib.suppress(MissingFigure, ZeroDivisionError):
+            with contextlib.suppress(LookupError, ZeroDivisionError):
                 found[key] = read(self.profile)
         return found
 
@@ -271,7 +271,7 @@ def diagnose(profile: KernelProfile, needed: Needed | None = None) -> Diagnosis:
     """Applies the rules to the profile of one launch."""
     ranked = []
     for rule in RULES:
-        with contextlib.suppress(MissingFigure):
+        with contextlib.suppress(LookupError):
             found = rule.find(profile, needed or Needed())
             if found is not None:
                 ranked.append((not rule.cause, -found[0], rule.name, found[1]))

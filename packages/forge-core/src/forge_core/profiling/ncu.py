@@ -147,10 +147,6 @@ class ProfileError(ForgeError, ValueError):
     """A profile cannot be read, or does not hold what is needed."""
 
 
-class MissingFigure(LookupError):  # noqa: N818 - no error: a report need not hold every figure
-    """A report does not hold a figure."""
-
-
 @dataclass(frozen=True)
 class KernelProfile:
     """The profile of one launch."""
@@ -163,10 +159,10 @@ class KernelProfile:
         return next((self.metrics[metric] for metric in COUNTERS[name] if metric in self.metrics), None)
 
     def __getitem__(self, name: str) -> float:
-        """The same; raises MissingFigure if the report lacks it."""
+        """The same; raises LookupError if the report lacks it."""
         value = self.get(name)
         if value is None:
-            raise MissingFigure(name)
+            raise LookupError(name)
         return value
 
     def stalls(self) -> list[tuple[str, float]]:
