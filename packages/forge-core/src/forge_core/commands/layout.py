@@ -137,11 +137,7 @@ def kernel(**call: Any) -> Drawing:
 
 
 def kernel_drawing(config: Any, variant: str) -> Drawing:
-    """The drawing of a configuration that has steps, or that of a row kernel.
-
-    Raises:
-        ArgumentError: it is neither.
-    """
+    """The drawing of a configuration that has steps, or that of a row kernel; raises ArgumentError for any other."""
     if isinstance(config, Stepped):
         return of_steps(config)
     if type(config) in ROWS:

@@ -82,11 +82,7 @@ def find_nvdisasm() -> str | None:
 
 
 def disassemble(cubin: bytes) -> str:
-    """The machine code of a cubin as text.
-
-    Raises:
-        UnsupportedError: there is no disassembler, or it cannot read this cubin.
-    """
+    """The machine code of a cubin as text; raises UnsupportedError without a disassembler that can read it."""
     tool = find_nvdisasm()
     if tool is None:
         raise UnsupportedError(

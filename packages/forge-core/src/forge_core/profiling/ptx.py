@@ -46,11 +46,7 @@ class PtxCounts:
 
 
 def count_instructions(ptx: str) -> dict[str, PtxCounts]:
-    """The counts of each kernel of a PTX module, by name.
-
-    Raises:
-        ValueError: the text holds no kernel.
-    """
+    """The counts of each kernel of a PTX module, by name; raises ValueError if the text holds no kernel."""
     _, *parts = _ENTRY.split(ptx)
     if not parts:
         raise ValueError("expected PTX with an .entry, found none")

@@ -90,11 +90,7 @@ def ungrouped(groups: dict[str, list[str]]) -> list[str]:
 
 
 def plan(operator: Operator, call: str, device: Device) -> Plan:
-    """The launch that an operator plans on a device for a call that :func:`describe` wrote.
-
-    Raises:
-        ProofError: the operator refuses the call, or takes other arguments.
-    """
+    """The launch that an operator plans on a device for a call as text; raises ProofError if it refuses the call."""
     words = call.split(" ")
     default = torch.float32
     if words[0].startswith(_DEFAULT):

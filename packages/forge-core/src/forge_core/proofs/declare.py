@@ -56,11 +56,7 @@ def week_of(name: str, package: str, tests: str, subjects: Sequence[Subject]) ->
 
 
 def discover(names: Sequence[str] = ()) -> list[Week]:
-    """``PROOFS`` of the module ``proofs`` of each installed package, or of those with these ``names``.
-
-    Raises:
-        UsageError: a name is none of ``bench.plan.names_of`` a package that declares proofs.
-    """
+    """``PROOFS`` of each installed package with a module ``proofs``, or of those named; UsageError for other names."""
     from forge_core.bench import plan
 
     benches = [bench for bench in plan.discover() if importlib.util.find_spec(f"{bench.package}.proofs")]

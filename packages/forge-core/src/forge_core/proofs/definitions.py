@@ -106,11 +106,7 @@ class Definitions:
         self._reached = 0  # the lowest index in `_open` that an unfinished definition refers to
 
     def of(self, path: Path, name: str) -> str:
-        """The digest of a name that a file defines at its top level.
-
-        Raises:
-            KeyError: the file does not define it.
-        """
+        """The digest of a name that a file defines at its top level; raises KeyError if it does not."""
         key = (path, name)
         if key in self._known:
             return self._known[key]

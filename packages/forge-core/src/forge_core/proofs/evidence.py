@@ -71,11 +71,7 @@ class Evidence:
         self._computed: dict[tuple[Any, ...], Any] = {}
 
     def fingerprints(self, week: Week) -> dict[str, str]:
-        """By kernel, the digest of the syntax trees and threshold tables that plan and compile it.
-
-        Raises:
-            ProofError: a module of a kernel has no source file.
-        """
+        """By kernel, the digest of the syntax trees and threshold tables that plan and compile it."""
         tables = repr([*_thresholds(week.package), *_thresholds("forge_core.rows")])
         found = {}
         for kernel in week.kernels:
@@ -87,9 +83,6 @@ class Evidence:
         """By kernel, the digest of its operator's declaration in the package's ``proofs`` and of the measurement.
 
         A declaration is a call of ``Subject`` or ``row_subject`` whose first argument is the operator.
-
-        Raises:
-            ProofError: an operator's declaration is not found.
         """
         definitions = Definitions(self.root)
         path = Path(locate(f"{week.package}.proofs"))
