@@ -174,7 +174,7 @@ def describe(artefacts: Artefacts, arch: str) -> tuple[KernelReport, ...]:
 
 
 def symbol_of(launch: RecordedLaunch, symbols: list[str]) -> str:
-    """The one symbol of a launch's kernel, its name and a number that the compiler appends; CompileError without one."""
+    """The one symbol of a launch's kernel: its name and a number that the compiler appends; else CompileError."""
     if not launch.name and len(symbols) == 1:
         return symbols[0]
     found = [symbol for symbol in symbols if launch.name and symbol.rpartition("_")[0] == launch.name]
