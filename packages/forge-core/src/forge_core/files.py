@@ -46,10 +46,8 @@ def write_atomically(path: Path, text: str) -> None:
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    # Unlike tempfile's, a new file has the mode that the umask gives.
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with beside.open("xb") as file:  # unlike tempfile's, it has the mode that the umask gives
             file.write(data)
         if mode is not None:
             beside.chmod(stat.S_IMODE(mode))
