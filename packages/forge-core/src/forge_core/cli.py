@@ -15,7 +15,7 @@ import importlib.metadata
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -69,6 +69,11 @@ def _one_bad_usage() -> Iterator[None]:
         raise
 
 
+def with_options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Several arguments and options as one decorator, in the order of the help."""
+    return lambda command: functools.reduce(lambda made, decorate: decorate(made), reversed(decorators), command)
+
+
 def answers(command: Callable[..., tuple[Any, ...]]) -> Callable[..., None]:
     """Adds --json to a command that returns plain values, the same as lines, and optionally its exit status."""
 
@@ -119,17 +124,11 @@ class Commands(click.Group):
         except click.UsageError:
             raise
         except ForgeError as error:
-            if _traceback_wanted():
-                raise
+            with suppress(SettingsError):
+                if settings.current().debug:
+                    raise
             click.echo(f"{type(error).__name__}: {error}", err=True)
             ctx.exit(1)
-
-
-def _traceback_wanted() -> bool:
-    try:
-        return settings.current().debug
-    except SettingsError:
-        return False
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

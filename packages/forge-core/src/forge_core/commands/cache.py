@@ -9,7 +9,7 @@ import datetime as dt
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from forge_core.bench import kernels
 from forge_core.cache import bundle
 from forge_core.cache.files import check_writable, tree_bytes
 from forge_core.cache.store import Damaged, Entry, Store, user_store
-from forge_core.cli import ARCH, answers
+from forge_core.cli import ARCH, answers, with_options
 from forge_core.errors import CacheError
 
 HELP = """Show, check, warm and ship compiled kernels.
@@ -191,17 +191,15 @@ def _store_to_change() -> Store:
     return store
 
 
-def _bytes(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+def _bytes(text: str) -> int:
     try:
-        return None if text is None else settings.parse_bytes(text)
+        return settings.parse_bytes(text)
     except ValueError:
-        raise click.BadParameter(f"expected {settings.BYTES}, got {text!r}", ctx, parameter) from None
+        raise click.BadParameter(f"expected {settings.BYTES}, got {text!r}") from None
 
 
 @cache.command("prune")
-@click.option(
-    "--max-bytes", callback=_bytes, help="Remove the least recently used ones until the rest takes no more, as 500M."
-)
+@click.option("--max-bytes", type=_bytes, metavar="500M", help="Remove the least recently used until the rest fits.")
 @click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Remove what was not used since.")
 @click.option("--stale", is_flag=True, help="Remove what this installation cannot use: other versions, other sources.")
 @answers
@@ -230,16 +228,13 @@ def clear(arch: str | None) -> _Answer:
 # ------------------------------------------------------------------------------------------------ warm and build
 
 
-def _compiling(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of :func:`_compile`."""
-    for option in (
-        click.option("-j", "--jobs", type=click.IntRange(min=1), help="Worker processes. Default: the processors."),
-        click.option("--config", metavar="JSON", help="Its configuration, as a MissingKernelError prints it."),
-        click.option("--kernel", metavar="MODULE:NAME", help="One kernel instead of suites, with --config."),
-        click.option("--suite", "suites", multiple=True, metavar="NAME", help="Default: all suites; repeatable."),
-    ):
-        command = option(command)
-    return command
+#: The options of :func:`_compile`.
+_compiling = with_options(
+    click.option("--suite", "suites", multiple=True, metavar="NAME", help="Default: all suites; repeatable."),
+    click.option("--kernel", metavar="MODULE:NAME", help="One kernel instead of suites, with --config."),
+    click.option("--config", metavar="JSON", help="Its configuration, as a MissingKernelError prints it."),
+    click.option("-j", "--jobs", type=click.IntRange(min=1), help="Worker processes. Default: the processors."),
+)
 
 
 def _compile(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -20,7 +20,7 @@ from forge_core.bench import Bench, Case
 from forge_core.bench.inputs import random_tensor
 from forge_core.bench.plan import discover
 from forge_core.bench.schema import parse_shape
-from forge_core.cli import ARCH, did_you_mean
+from forge_core.cli import ARCH, did_you_mean, with_options
 from forge_core.errors import ArgumentError
 from forge_core.op import Explanation, Operator
 
@@ -38,21 +38,16 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
     return pairs
 
 
-def call_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The argument and the options that name a call, as :func:`explained` takes them."""
-    for decorate in reversed(
-        (
-            click.argument("operator"),
-            click.option("--shape", required=True, help="The first input's sizes, for example 4096x4096."),
-            click.option("--dtype", required=True, help="Its dtype, for example bfloat16."),
-            click.option("--layout", default="contiguous", help="contiguous (default), permuted, offset or sliced."),
-            click.option("--arch", type=ARCH, default="sm_90a", help="The architecture, or a GPU such as H100."),
-            click.option("--variant", default="auto", show_default=True, help="The kernel to look at."),
-            click.option("--arg", "arguments", multiple=True, callback=_pairs, help="A further argument, NAME=VALUE."),
-        )
-    ):
-        command = decorate(command)
-    return command
+#: The argument and the options that name a call, as :func:`explained` takes them.
+call_options = with_options(
+    click.argument("operator"),
+    click.option("--shape", required=True, help="The first input's sizes, for example 4096x4096."),
+    click.option("--dtype", required=True, help="Its dtype, for example bfloat16."),
+    click.option("--layout", default="contiguous", help="contiguous (default), permuted, offset or sliced."),
+    click.option("--arch", type=ARCH, default="sm_90a", help="The architecture, or a GPU such as H100."),
+    click.option("--variant", default="auto", show_default=True, help="The kernel to look at."),
+    click.option("--arg", "arguments", multiple=True, callback=_pairs, help="A further argument, NAME=VALUE."),
+)
 
 
 def _operators_of(benches: Sequence[Bench]) -> dict[str, Operator]:
