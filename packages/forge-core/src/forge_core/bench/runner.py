@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -29,10 +30,6 @@ from forge_core.timing.timers import TIMERS
 
 __all__ = ["Interrupts", "Options", "default_policy", "run_all"]
 
-NO_GPU_NOTE = "No GPU devices found: the reference is timed on the CPU."
-CPU_NOTE = "The reference is timed on the CPU: these figures say nothing about the kernels."
-REF_NOTE = "The backend is 'ref': what is timed under our operator's name is the PyTorch reference."
-
 
 def default_policy(device: torch.device) -> Policy:
     """How many samples, by default."""
@@ -45,10 +42,14 @@ class Interrupts:
     """A context in which SIGTERM, which `timeout` and schedulers send, raises KeyboardInterrupt as Ctrl-C does.
 
     It does so once, and neither after a Ctrl-C nor after :meth:`measured`, when the record is made and written.
+    `limit` is the number of seconds after which :meth:`check` raises it, too.
     """
 
-    def __enter__(self) -> Self:
+    def __init__(self, limit: float = math.inf) -> None:
+        self._ends = time.monotonic() + limit
         self._asked = self._ignoring = False
+
+    def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._take) for number in (signal.SIGTERM, signal.SIGINT)}
         return self
 
@@ -63,7 +64,7 @@ class Interrupts:
 
     def check(self) -> None:
         """Raises KeyboardInterrupt between cases: Python drops one that is raised while a finalizer runs."""
-        if self._asked:
+        if self._asked or time.monotonic() >= self._ends:
             raise KeyboardInterrupt
 
     def measured(self) -> None:
@@ -76,13 +77,12 @@ def run_all(
     options: Options,
     *,
     on_case: Callable[[str], None] = lambda name: None,
-    on_measured: Callable[[], None] = lambda: None,
+    stop: Interrupts | None = None,
 ) -> records.Record:
     """Runs everything, and returns the record.
 
     An error in one case is recorded, and the others still run.  KeyboardInterrupt ends the run; the record holds what
-    was measured until then.  `on_case` is called with the name of each case that is done, `on_measured` before the
-    record is made.
+    was measured until then.  `on_case` is called with the name of each case that is done.
 
     Raises:
         BenchmarkError: FORGE_DEBUG is set, or there is no device to run on.
@@ -115,19 +115,21 @@ def run_all(
     # Of each case the records of its runs, of which the last may be an error.
     measured: list[tuple[PlannedCase, list[records.CaseRecord]]] = [(planned, []) for planned in run.cases]
     imports: list[records.ImportRecord] = []
-    interrupted = False
+    interrupted, stop = False, stop or Interrupts()
     try:
         for number in range(options.repeats):
             for planned, parts in measured:
                 if not (parts and parts[-1].error):
                     parts.append(_measured(planned, replace(context, run=number), first=run.timer == "cold"))
                 on_case(planned.case.name)
+                stop.check()
         for module, targets in run.imports:
             imports.append(_import(module, targets if judged else ()))
             on_case(f"import {module}")
+            stop.check()
     except KeyboardInterrupt:
         interrupted = True
-    on_measured()
+    stop.measured()
     if interrupted and options.repeats > 1:
         whole = min((len(parts) for _, parts in measured if not (parts and parts[-1].error)), default=0)
         notes.append(f"Of {options.repeats} runs {whole} came to their end; the first cases may have one more.")
@@ -155,10 +157,12 @@ def run_all(
 
 def _notes(run: Run, options: Options, gpu: str, *, judged: bool) -> list[str]:
     notes = []
-    if options.device.type == "cpu":
-        notes.append(CPU_NOTE if torch.cuda.is_available() else NO_GPU_NOTE)
+    if options.device.type == "cpu" and not torch.cuda.is_available():
+        notes.append("No GPU devices found: the reference is timed on the CPU.")
+    elif options.device.type == "cpu":
+        notes.append("The reference is timed on the CPU: these figures say nothing about the kernels.")
     elif options.backend == "ref":
-        notes.append(REF_NOTE)
+        notes.append("The backend is 'ref': what is timed under our operator's name is the PyTorch reference.")
     elif run.targets_for and not judged:
         notes.append(f"The targets are for {' and '.join(run.targets_for)}; this is {gpu}: they are not judged.")
     if busy := busy_cpu():

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
-import time
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from forge_core.cli import REGRESSION
 from forge_core.commands import records
 from forge_core.device import query
 from forge_core.files import write_atomically
-from forge_core.progress import Shown, progress
+from forge_core.progress import progress
 from forge_core.timing.l2 import POLICIES
 from forge_core.timing.timers import TIMERS
 
@@ -112,10 +111,10 @@ def run_command(
             (number, shares), devices_text, out = share, None, None
             run = replace(run, cases=run.cases[number::shares], imports=() if number else run.imports)
         found = planning.devices_of(device_text, devices_text, run)
-        device = found[0]
+        device, shown = found[0], progress(repeats * len(run.cases) + len(run.imports))
         if len(found) > 1:
             names = list(map(str, found))
-            with tempfile.TemporaryDirectory(prefix="forge-spread-") as folder, _progress(run, repeats) as on_case:
+            with tempfile.TemporaryDirectory(prefix="forge-spread-") as folder, shown as on_case:
                 record = union(processes.spread(ctx.obj, names, Path(folder), on_case), names)
             interrupts.measured()
         else:
@@ -128,7 +127,8 @@ def run_command(
             if warmup is not None:
                 policy = replace(policy, warmup=warmup, warmup_ms=0.0)
             options = runner.Options(device, backend, policy, repeats, seed, stopwatch, l2)
-            record = _measured(run, options, interrupts)
+            with shown as on_case:
+                record = runner.run_all(run, options, on_case=on_case, stop=interrupts)
         report.print_record(record, console)
         _write(record, json_path, out, console)
     ctx.exit(1 if record.errors or record.interrupted else 0)
@@ -141,7 +141,7 @@ def run_command(
 @click.option("--dtype", "kinds", multiple=True, default=("float32", "bfloat16"), show_default=True)
 @click.option("--most-bytes", type=click.IntRange(min=2**11), default=2**30, show_default=True, help="Of the input.")
 @click.option("--device", "device_text", metavar="cuda:0|cpu", help="Default: the first GPU, if there is one.")
-@click.option("--limit", type=click.FloatRange(min=0), metavar="MINUTES", help="End after these minutes.")
+@click.option("--limit", type=click.FloatRange(min=0), default=math.inf, metavar="MINUTES", help="End after these.")
 @click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="The record; continued if there.")
 @click.option("--gate", type=float, metavar="0.97", help="Exit with status 2 if the 5th percentile is below.")
 @click.pass_context
@@ -154,7 +154,7 @@ def sweep_command(
     kinds: tuple[str, ...],
     most_bytes: int,
     device_text: str | None,
-    limit: float | None,
+    limit: float,
     path: Path | None,
     gate: float | None,
 ) -> None:
@@ -170,13 +170,14 @@ def sweep_command(
     before = load(path) if path is not None and path.exists() else None
     done = {case.name for case in before.cases} if before is not None else set()
     run = replace(run, cases=tuple(planned for planned in run.cases if planned.case.name not in done))
-    record, ends = before, None if limit is None else time.monotonic() + 60 * limit
+    record = before
     if record is None or run.cases:
         (device, *_) = planning.devices_of(device_text, None, run)
         backend = "kernel" if device.type == "cuda" else "ref"
         options = runner.Options(device, backend, runner.default_policy(device), seed=seed)
-        with runner.Interrupts() as interrupts:
-            record = _measured(run, options, interrupts, ends)
+        with runner.Interrupts(60 * limit) as interrupts:
+            with progress(len(run.cases)) as on_case:
+                record = runner.run_all(run, options, on_case=on_case, stop=interrupts)
             record = record if before is None else sweep.continued(before, record)
             if path is not None:
                 write_atomically(path, record.dumps())
@@ -205,23 +206,6 @@ def list_command() -> None:
             needs = {peer.name: " and ".join(each.name for each in peer.requires) for peer in operator.peers}
             versus = ", ".join(f"{name} (needs {what})" if what else name for name, what in needs.items())
             click.echo(f"operator  {operator.name:12} variants: {known}; peers: {versus}")
-
-
-def _progress(run: planning.Run, repeats: int) -> AbstractContextManager[Shown]:
-    return progress(repeats * len(run.cases) + len(run.imports))
-
-
-def _measured(run: planning.Run, options: runner.Options, stop: runner.Interrupts, ends: float | None = None) -> Record:
-    """Runs on one device and shows the progress; ends early if interrupted, or at that time of `time.monotonic`."""
-    with _progress(run, options.repeats) as shown:
-
-        def on_case(case: str) -> None:
-            shown(case)
-            stop.check()
-            if ends is not None and time.monotonic() >= ends:
-                raise KeyboardInterrupt
-
-        return runner.run_all(run, options, on_case=on_case, on_measured=stop.measured)
 
 
 def _write(record: Record, json_path: str | None, out: Path | None, console: Console) -> None:
