@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,35 +45,26 @@ def run_bench(
     Raises:
         BenchmarkError: the process left no record; the message has its last line.
     """
-    child = subprocess.Popen(
+    last = "no message"
+    with subprocess.Popen(
         [sys.executable, "-m", "forge_core.cli", "bench", "run", *arguments, "--json", str(record)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **(environment or {})},
-    )
-    with child:
+    ) as child:
         on_start(child)
-        last = _follow(child, on_case)
+        while child.returncode is None:
+            # A KeyboardInterrupt interrupts the process, too: wait for what it writes.
+            with suppress(KeyboardInterrupt):
+                for line in child.stderr or ():
+                    if done := re.match(r"\[\d+/\d+\] (.*?)(?: \(ends about .*\))?$", line.rstrip()):
+                        on_case(done[1])
+                    last = line.strip() or last
+                child.wait()
     if not record.exists():
         raise BenchmarkError(f"a process of the bench ended with status {child.returncode} and no record: {last}")
     return load(record)
-
-
-def _follow(child: subprocess.Popen[str], on_case: Callable[[str], None]) -> str:
-    """The last line of a process's standard error, when it has ended."""
-    last = "no message"
-    while True:
-        try:
-            for line in child.stderr or ():
-                done = re.match(r"\[\d+/\d+\] (.*?)(?: \(ends about .*\))?$", line.rstrip())
-                if done:
-                    on_case(done[1])
-                last = line.strip() or last
-            child.wait()
-        except KeyboardInterrupt:
-            continue  # the process was interrupted, too: wait for what it writes
-        return last
 
 
 def spread(
@@ -87,10 +79,9 @@ def spread(
 
     with ThreadPoolExecutor(len(devices)) as threads:
         running = [threads.submit(one, number, device) for number, device in enumerate(devices)]
-        while True:
+        while not all(run.done() for run in running):
             try:
                 wait(running)
-                break
             except KeyboardInterrupt:
                 # Ctrl-C reaches the processes, which then ignore SIGTERM; SIGTERM reaches this process only.  They
                 # write what they have.

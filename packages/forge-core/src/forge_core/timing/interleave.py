@@ -21,15 +21,10 @@ from forge_core.timing import Call, Timing
 
 
 class Timer(Protocol):
-    """Times a batch of launches."""
+    """Times a batch of launches; `method` says how in words, `batch_launches` how many at once."""
 
-    @property
-    def method(self) -> str:
-        """How it times, in words."""
-
-    @property
-    def batch_launches(self) -> int:
-        """Launches in one batch."""
+    method: str
+    batch_launches: int
 
     def batch(self, launches: Sequence[Call], before: Call | None = None) -> list[float]:
         """Milliseconds of each launch; `before` is called before each and is not part of its sample."""

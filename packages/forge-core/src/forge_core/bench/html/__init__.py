@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from forge_core.bench import report
@@ -48,7 +48,10 @@ def write_report(sources: Sequence[Source], folder: Path, links: Mapping[str, st
     folder.mkdir(parents=True, exist_ok=True)
     written = [folder / "index.html"]
     compared = [record for record in records if record.timer == "device" and record.suite != "smoke"] or records
-    text = _template().render(
+    loader = PackageLoader(__package__, "assets")
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters["inline"] = lambda svg: Markup(inline(svg))  # noqa: S704 - drawn here
+    text = made.get_template("report.html").render(
         machine=records[0].environment.machine.replace("CPU", "the CPU"),
         sections=sections,
         overview=overview,
@@ -63,10 +66,3 @@ def write_report(sources: Sequence[Source], folder: Path, links: Mapping[str, st
             written.append(folder / f"{name}-{theme}.svg")
             written[-1].write_text(picture(svg, theme, stamp), encoding="utf-8")
     return written
-
-
-def _template() -> Template:
-    loader = PackageLoader(__package__, "assets")
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters["inline"] = lambda svg: Markup(inline(svg))  # noqa: S704 - drawn here
-    return made.get_template("report.html")
