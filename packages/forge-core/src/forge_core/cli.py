@@ -99,22 +99,14 @@ class Commands(click.Group):
         with _one_bad_usage():
             return super().make_context(info_name, args, parent, **extra)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, without importing what has not been imported."""
-        return sorted({*super().list_commands(ctx), *LAZY_COMMANDS})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now if it has to be."""
-        if cmd_name not in LAZY_COMMANDS:
-            return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(importlib.import_module(f"forge_core.commands.{cmd_name}"), cmd_name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists all commands in the help, without importing the lazy ones."""
-        own = {name: command.get_short_help_str(limit=100) for name, command in self.commands.items()}
-        with formatter.section("Commands"):
-            formatter.write_dl(sorted({**own, **LAZY_COMMANDS}.items()))
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Imports a lazy command in place of the entry that the help lists."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in LAZY_COMMANDS:
+            command = getattr(importlib.import_module(f"forge_core.commands.{name}"), name)
+        return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; a ForgeError becomes one message and exit status 1."""
@@ -138,10 +130,17 @@ def main() -> None:
     settings.check_names()
 
 
-@main.command("settings")
+for command_name, line in LAZY_COMMANDS.items():
+    main.add_command(click.Command(command_name, short_help=line))
+
+
+SETTINGS_HELP = "Show the FORGE_* variables, what they do, the values in force, and the folders in use."
+
+
+@main.command("settings", help=SETTINGS_HELP, short_help=SETTINGS_HELP)
 @answers
 def show_settings() -> tuple[dict[str, Any], Iterable[str]]:
-    """Show the FORGE_* variables, what they do, the values in force, and the folders in use."""
+    """See SETTINGS_HELP."""
     current = settings.current()
     origins = {v.name: "environment" if os.environ.get(v.name) else "default" for v in settings.VARIABLES}
     values = {v.name: getattr(current, v.field) for v in settings.VARIABLES}
