@@ -51,14 +51,9 @@ def svg_of(figure: Figure, title: str) -> str:
     text = re.sub(r' id="[\w.]+_\d+"', "", text[text.index("<svg ") :])
     # To a tenth of a point, in tags: labels are text.
     text = re.sub(r"<[^>]+>", lambda found: re.sub(r"(\d+\.\d)\d+", r"\1", found[0]), text)
-    text = re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", text)).replace("'DejaVu Sans'", "sans-serif")
+    text = re.sub(r">\s+<", "><", text).replace("'DejaVu Sans'", "sans-serif")
     text = re.sub(r' transform="rotate\(-0 [^"]*"|<g/>|<defs></defs>', "", text)
-    text = re.sub(r'style="[^"]*"', lambda found: found[0].replace(": ", ":").replace("; ", ";"), text)
-    text = text.replace("font-family:sans-serif;", "").replace("text-anchor:start;", "")
-    # A style that all marks of a group have is the group's.
-    same = r'<g([^>]*)>(<\w+ [^>]*?( style="[^"]*")/>(?:<\w+ [^>]*?\3/>)+)</g>'
-    text = re.sub(same, lambda found: f"<g{found[1]}{found[3]}>{found[2].replace(found[3], '')}</g>", text)
-    named = f'<svg role="img" aria-label="{html.escape(title)}" font-family="sans-serif" '
+    named = f'<svg role="img" aria-label="{html.escape(title)}" '
     return text.replace("<svg ", named, 1).strip()
 
 
