@@ -17,15 +17,13 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from forge_core.bench import CUDA_GPU, CUPY, TRITON, Bench, Case, OperatorBench, Peer, Traffic, compiled
-from forge_core.bench.gate import near
+from forge_core.bench.gate import judged_by
 from forge_core.testing.tolerances import half_ulp, tree_bound
 from forge_week1_reduce import ops, ref
 from forge_week1_reduce.proofs import PROOFS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from forge_core.testing import Subject
 
 __all__ = ["BENCH"]
 
@@ -76,10 +74,6 @@ def _peer_floor(x: torch.Tensor, dim: int) -> torch.Tensor:
 OURS, PEERS = replace(SUM, floor=_floor), replace(SUM, floor=_peer_floor)
 
 
-def _agree(subject: Subject, dim: int) -> Callable[[tuple[torch.Tensor, ...], torch.Tensor, torch.Tensor], str]:
-    return lambda inputs, got, want: near(subject, inputs, (dim,), got, want, dim=0 if dim == -1 else 1)
-
-
 def _reference(dim: int) -> Callable[..., torch.Tensor]:
     def reference(x: torch.Tensor) -> torch.Tensor:
         if not x.is_floating_point():
@@ -113,9 +107,10 @@ def _cub(dim: int) -> Callable[[Case], Callable[..., torch.Tensor]]:
 
 
 def _operator(name: str, dim: int, traffic: Callable[[Case], Traffic] = _traffic) -> OperatorBench:
+    across = 0 if dim == -1 else 1
     peer = partial(
         Peer,
-        agree=_agree(PEERS, dim),
+        agree=judged_by(PEERS, dim, dim=across),
         tolerance="four times the bound of a balanced fp32 tree, at most 0.03, plus one ulp of the output",
     )
     return OperatorBench(
@@ -135,7 +130,7 @@ def _operator(name: str, dim: int, traffic: Callable[[Case], Traffic] = _traffic
             ),
             peer("cub", _cub(dim), requires=(CUDA_GPU, CUPY)),
         ),
-        agree=_agree(OURS, dim),
+        agree=judged_by(OURS, dim, dim=across),
         tolerance="the bound of a balanced fp32 tree, at most 0.03, plus half an ulp of the output",
     )
 

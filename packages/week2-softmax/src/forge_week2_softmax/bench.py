@@ -30,7 +30,7 @@ from forge_core.bench import (
     compiled,
     one_pass,
 )
-from forge_core.bench.gate import near
+from forge_core.bench.gate import judged_by
 from forge_core.bench.inputs import random_tensor
 from forge_core.op import Operator
 from forge_core.rows.thresholds import row_thresholds
@@ -90,8 +90,7 @@ def _liger_bound(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:
 def _agree(operator: Operator, bound: Bound | None = None) -> Callable[..., str]:
     """By the rule of tests with the derived bound, or with that of a peer."""
     subject = next(subject for subject in PROOFS.subjects if subject.operator is operator)
-    held = subject if bound is None else replace(subject, floor=bound)
-    return lambda inputs, got, want: near(held, inputs, (-1,), got, want)
+    return judged_by(subject if bound is None else replace(subject, floor=bound), -1)
 
 
 TOLERANCE = "the derived bound plus half an ulp of the output, element by element, against float64"

@@ -156,7 +156,7 @@ class OperatorBench:
         traffic: the bytes that a case must move.
         inputs: makes the inputs of a case on a device, which may be meta; by default one tensor of random values.
         agree: takes the inputs, a result and the reference's, and returns "" or what is wrong.  The default is for data
-            movement; arithmetic uses ``gate.near`` with the operator's ``Subject``.
+            movement; arithmetic uses ``gate.judged_by`` with the operator's ``Subject``.
         tolerance: `agree` in words, for the record.
         default_shapes, default_dtypes: of a run that names the operator only.
     """

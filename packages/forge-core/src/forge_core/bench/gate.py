@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,6 +21,13 @@ def exact(got: torch.Tensor, want: torch.Tensor) -> str:
     except AssertionError as difference:
         return str(difference)
     return ""
+
+
+def judged_by(
+    subject: Subject, *args: Any, dim: int = 0
+) -> Callable[[tuple[torch.Tensor, ...], torch.Tensor, torch.Tensor], str]:
+    """The `agree` of an operator or a peer, by :func:`near`; `args` are the further arguments of the call."""
+    return lambda inputs, got, want: near(subject, inputs, args, got, want, dim=dim)
 
 
 def near(

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from forge_core.bench import CUDA_GPU, TRITON, Bench, OperatorBench, Peer, compiled, one_pass
-from forge_core.bench.gate import near
+from forge_core.bench.gate import judged_by
 from forge_sample_rows import ref
 from forge_sample_rows.ops import sample_norm
 from forge_sample_rows.proofs import PROOFS
 
 __all__ = ["BENCH"]
-
-
-def _agree(inputs: tuple[torch.Tensor, ...], got: torch.Tensor, want: torch.Tensor) -> str:
-    return near(PROOFS.subjects[0], inputs, (-1,), got, want)
 
 
 BENCH = Bench(
@@ -32,7 +26,7 @@ BENCH = Bench(
                 Peer("eager", lambda case: ref.sample_norm),
                 Peer("compile", compiled(ref.sample_norm), requires=(CUDA_GPU, TRITON)),
             ),
-            agree=_agree,
+            agree=judged_by(PROOFS.subjects[0], -1),
             tolerance="the derived bound plus half an ulp of the output, element by element, against float64",
         ),
     ),
