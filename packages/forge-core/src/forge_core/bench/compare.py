@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.text import Text
 
 from forge_core.bench.records import ContenderRecord, Record
-from forge_core.bench.report import Table, coloured
+from forge_core.bench.report import Table, coloured, scaled
 from forge_core.bench.schema import AUTO, variant_of
 
 #: The share from which a slower case is a regression.
@@ -227,11 +227,7 @@ def _rank_p(old: torch.Tensor, new: torch.Tensor) -> float:
 
 def time_text(milliseconds: float) -> str:
     """A time with three digits and its unit."""
-    value, unit = milliseconds * 1e3, "us"
-    for larger in ("ms", "s"):
-        if value >= 1000:
-            value, unit = value / 1e3, larger
-    return f"{value:.3g} {unit}" if value < 100 else f"{value:.0f} {unit}"
+    return scaled(milliseconds * 1e3, ("us", "ms", "s"), 1000)
 
 
 def percent(share: float) -> str:

@@ -219,6 +219,13 @@ def _figure(contender: ContenderRecord | None) -> str:
     return f"{contender.gbs:.{digits}f}"
 
 
+def scaled(value: float, units: Sequence[str], step: int) -> str:
+    """A number with three digits and its largest unit that leaves it at 1 or more; a unit is `step` smaller ones."""
+    power = sum(value >= step**n for n in range(1, len(units)))
+    value /= step**power
+    return f"{value:.3g} {units[power]}" if value < 100 else f"{value:.0f} {units[power]}"
+
+
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 

@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from forge_core.bench.html.theme import STAND_IN, svg_of
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record
-from forge_core.bench.report import compared
+from forge_core.bench.report import compared, scaled
 from forge_core.bench.schema import AUTO, CEILING, OURS, variant_of
 from forge_core.device import SPECS
 
@@ -59,7 +59,6 @@ STYLE: Any = {
     "legend.handletextpad": 0.4,
     "legend.columnspacing": 1.4,
     "lines.linestyle": "none",
-    "lines.markersize": 6,
 }
 
 
@@ -159,14 +158,6 @@ def _rows(axis: Axes, labels: Sequence[str], texts: Sequence[str]) -> None:
         axis.annotate(text, (1, row), xycoords=("axes fraction", "data"), ha="right", va="center")
 
 
-def _size_text(nbytes: float) -> str:
-    for unit in ("B", "KB", "MB"):
-        if nbytes < 1024:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.3g} GB"
-
-
 def _size_axis(axis: Axes, found: Sequence[Point], pad: float = 0.6) -> None:
     """Makes the horizontal axis bytes, in powers of two, and the vertical one GB/s."""
     axis.set_xscale("log", base=2)
@@ -175,7 +166,7 @@ def _size_axis(axis: Axes, found: Sequence[Point], pad: float = 0.6) -> None:
     step = math.ceil((high - low) / 5)
     axis.set_xlim(2**low, 2**high)
     ticks = [2.0**n for n in range(math.ceil(low), math.ceil(high)) if n % step == 0]
-    axis.set_xticks(ticks, list(map(_size_text, ticks)))
+    axis.set_xticks(ticks, [scaled(tick, ("B", "KB", "MB", "GB"), 1024) for tick in ticks])
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_xlabel("bytes that must move")
     axis.yaxis.set_major_formatter("{x:,.0f}")
