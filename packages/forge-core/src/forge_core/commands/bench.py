@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import tempfile
 from dataclasses import replace
@@ -15,7 +14,7 @@ from forge_core.bench import kernels, processes, report, runner, sweep
 from forge_core.bench import plan as planning
 from forge_core.bench.records import Record, load, union
 from forge_core.bench.schema import check_known, suites_of
-from forge_core.cli import REGRESSION
+from forge_core.cli import FILE, FOLDER, REGRESSION
 from forge_core.commands import records
 from forge_core.device import query
 from forge_core.files import write_atomically
@@ -80,7 +79,7 @@ for found in vars(records).values():
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of the whole suite.")
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True)
 @click.option("--json", "json_path", metavar="FILE|-", help="Write the record there; '-' is standard output.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write record and Markdown to a folder.")
+@click.option("--out", type=FOLDER, help="Write record and Markdown to a folder.")
 @click.option("--share", type=(int, int), hidden=True, help="This process's number, and how many share the cases.")
 @click.pass_context
 def run_command(
@@ -141,8 +140,8 @@ def run_command(
 @click.option("--dtype", "kinds", multiple=True, default=("float32", "bfloat16"), show_default=True)
 @click.option("--most-bytes", type=click.IntRange(min=2**11), default=2**30, show_default=True, help="Of the input.")
 @click.option("--device", "device_text", metavar="cuda:0|cpu", help="Default: the first GPU, if there is one.")
-@click.option("--limit", type=click.FloatRange(min=0), default=math.inf, metavar="MINUTES", help="End after these.")
-@click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="The record; continued if there.")
+@click.option("--limit", type=click.FloatRange(0), default="inf", metavar="MINUTES", help="End after these minutes.")
+@click.option("--json", "path", type=FILE, help="The record; continued if there.")
 @click.option("--gate", type=float, metavar="0.97", help="Exit with status 2 if the 5th percentile is below.")
 @click.pass_context
 def sweep_command(

@@ -21,7 +21,7 @@ from forge_core.bench import kernels
 from forge_core.cache import bundle
 from forge_core.cache.files import check_writable, tree_bytes
 from forge_core.cache.store import Damaged, Entry, Store, user_store
-from forge_core.cli import ARCH, answers, with_options
+from forge_core.cli import ARCH, FOLDER, answers, with_options
 from forge_core.errors import CacheError
 
 HELP = """Show, check, warm and ship compiled kernels.
@@ -35,9 +35,7 @@ forge-cute cache build --arch sm_90a --suite week1 --out BUNDLE
 # Plain values for --json, and the same as lines.
 _Answer = tuple[Any, Iterable[str]]
 _arch = click.option("--arch", type=ARCH, help="Only this architecture.")
-_bundle = click.option(
-    "--bundle", "folder", type=click.Path(file_okay=False, path_type=Path), help="Look at a bundle, not at the cache."
-)
+_bundle = click.option("--bundle", "folder", type=FOLDER, help="Look at a bundle, not at the cache.")
 
 
 @click.group(help=HELP)
@@ -300,7 +298,7 @@ def warm(archs: tuple[str, ...], **asked: Any) -> tuple[Any, Iterable[str], int]
 
 @cache.command("build")
 @click.option("--arch", "archs", type=ARCH, multiple=True, required=True, help="As sm_90a, or as H100; repeatable.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="The bundle's folder.")
+@click.option("--out", type=FOLDER, required=True, help="The bundle's folder.")
 @_compiling
 @answers
 def build(archs: tuple[str, ...], out: Path, **asked: Any) -> tuple[Any, Iterable[str], int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from forge_core.cli import answers
+from forge_core.cli import FILE, answers
 from forge_core.commands.find import call_options, explained
 from forge_core.device import Arch
 from forge_core.profiling.cubin import count_sass, disassemble
@@ -28,7 +28,7 @@ forge-cute inspect reduce_sum --shape 64x32x16 --dtype float16 --arg dim=[0,2]
 @call_options
 @click.option("--ptx", is_flag=True, help="Print the PTX instead.")
 @click.option("--sass", is_flag=True, help="Print the machine code instead; needs nvdisasm.")
-@click.option("--cubin", type=click.Path(path_type=Path, dir_okay=False), help="Write the machine code to a file.")
+@click.option("--cubin", type=FILE, help="Write the machine code to a file.")
 @answers
 def inspect(ptx: bool, sass: bool, cubin: Path | None, arch: Arch, **call: Any) -> tuple[dict[str, Any], list[str]]:
     """See :data:`HELP`."""

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from forge_core import dtypes
-from forge_core.cli import answers
+from forge_core.cli import FILE, answers
 from forge_core.commands.find import call_options, explained
 from forge_core.errors import ArgumentError, ForgeError
 from forge_core.profiling import layouts
@@ -49,7 +49,7 @@ def _pair(context: click.Context, parameter: click.Parameter, value: str) -> tup
 def _shows(command: Callable[..., Drawing]) -> Callable[..., None]:
     """A command that prints the summary of the drawing that it returns, and writes the SVG to --out."""
 
-    @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the SVG.")
+    @click.option("--out", type=FILE, help="Where to write the SVG.")
     @answers
     @functools.wraps(command)
     def show(*, out: Path | None, **arguments: Any) -> tuple[Any, list[str]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from forge_core.cli import FOLDER
 from forge_core.scaffold import KINDS, Names, create
 
 
@@ -20,7 +21,7 @@ from forge_core.scaffold import KINDS, Names, create
     type=click.Choice(KINDS),
     help="rows: a row program on the row engine (default); kernel: a CuTe DSL kernel of its own.",
 )
-@click.option("--into", type=click.Path(file_okay=False, path_type=Path), default=".", help="The folder that gets it.")
+@click.option("--into", type=FOLDER, default=".", help="The folder that gets it.")
 @click.option("--prefix", default="", help="Of the distribution and the module, as forge- in Forge's repository.")
 def new(name: str, operator: str | None, kind: str | None, into: Path, prefix: str) -> None:
     """Make a package with a tested operator; it asks for what is not given."""

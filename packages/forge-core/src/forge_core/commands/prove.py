@@ -15,6 +15,7 @@ import torch
 from forge_core import device as devices
 from forge_core.bench.environment import read_environment
 from forge_core.bench.report import Table
+from forge_core.cli import EXISTING_FILE, EXISTING_FOLDER, with_options
 from forge_core.proofs import check as checking
 from forge_core.proofs import runner
 from forge_core.proofs.chunks import execute, find_sanitizer
@@ -26,18 +27,14 @@ RECORDS = Path("docs/records")
 STATE = Path("results/proofs")
 WORKERS = 14
 
-_root = click.option(
-    "--root",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=Path(),
-    is_eager=True,
-    help="The repository.",
-)
-_records = click.option(
-    "--records",
-    type=click.Path(path_type=Path),
-    callback=lambda ctx, _, records: records or ctx.params["root"] / RECORDS,
-    help="The folder of records; docs/records.",
+_places = with_options(
+    click.option("--root", type=EXISTING_FOLDER, default=Path(), is_eager=True, help="The repository."),
+    click.option(
+        "--records",
+        type=click.Path(path_type=Path),
+        callback=lambda ctx, _, records: records or ctx.params["root"] / RECORDS,
+        help="The folder of records; docs/records.",
+    ),
 )
 
 
@@ -58,8 +55,7 @@ def prove() -> None:
     default=math.inf,
     help="Minutes after which it ends with status 1; the same command continues from there.",
 )
-@_root
-@_records
+@_places
 def run_command(
     weeks: tuple[str, ...], everything: bool, workers: int | None, limit: float, root: Path, records: Path
 ) -> None:
@@ -94,8 +90,7 @@ def run_command(
 @prove.command("check")
 @click.argument("weeks", nargs=-1)
 @click.option("--recompute", is_flag=True, help="Plan and compile everything, also where no source changed.")
-@_root
-@_records
+@_places
 def check_command(weeks: tuple[str, ...], recompute: bool, root: Path, records: Path) -> None:
     """Exit with 1 unless every kernel has a valid proof; needs no GPU.
 
@@ -110,8 +105,7 @@ def check_command(weeks: tuple[str, ...], recompute: bool, root: Path, records: 
 
 
 @prove.command("table")
-@_root
-@_records
+@_places
 def table_command(root: Path, records: Path) -> None:
     """Print operator, variant, GPUs and date of every kernel's proof as a Markdown table."""
     evidence, weeks = Evidence(root), discover()
@@ -127,7 +121,7 @@ def table_command(root: Path, records: Path) -> None:
 
 
 @prove.command("stamp")
-@click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("record", type=EXISTING_FILE)
 def stamp_command(record: Path) -> None:
     """Write this checkout's commit into a record that was made from the same sources without git."""
     stamped(checking.load_intact(record)).save(record)
@@ -135,8 +129,7 @@ def stamp_command(record: Path) -> None:
 
 
 @prove.command("refresh")
-@_root
-@_records
+@_places
 def refresh_command(root: Path, records: Path) -> None:
     """Write the present fingerprints into proofs of which nothing differs, so that the next check compiles nothing.
 

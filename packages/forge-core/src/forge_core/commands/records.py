@@ -19,7 +19,7 @@ from forge_core.bench import plan as planning
 from forge_core.bench.compare import THRESHOLD, commit_message, compare, comparison_markdown, print_comparison
 from forge_core.bench.environment import stamp
 from forge_core.bench.plan import UsageError
-from forge_core.cli import REGRESSION
+from forge_core.cli import EXISTING_FILE, EXISTING_FOLDER, FILE, FOLDER, REGRESSION
 from forge_core.errors import UnsupportedError
 from forge_core.files import write_atomically
 from forge_core.progress import progress
@@ -45,9 +45,7 @@ def percentage(text: str) -> float:
     return share
 
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-FOLDER = click.Path(file_okay=False, path_type=Path)
-record_argument = click.argument("record", type=FILE)
+record_argument = click.argument("record", type=EXISTING_FILE)
 device_option = click.option("--device", "device_text", default="cuda", show_default=True, metavar="cuda:0")
 
 
@@ -59,15 +57,15 @@ def show_command(record: Path) -> None:
 
 
 @click.command("compare")
-@click.argument("old", type=FILE)
-@click.argument("new", type=FILE)
+@click.argument("old", type=EXISTING_FILE)
+@click.argument("new", type=EXISTING_FILE)
 @click.option("--fail-on-regression", "threshold", type=percentage, metavar="5%", help="Exit status 2 from here on.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="For a pull request.")
 @click.option("--commit-message", "as_commit", is_flag=True, help="For the commit of a kernel's change.")
 @click.option("--rerun/--no-rerun", "again", default=True, show_default=True, help="Measure the suspects again.")
 @click.option(
     "--old-source",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=EXISTING_FOLDER,
     help="A checkout of the old sources; without it, one is made of the old record's commit.",
 )
 @click.pass_context
@@ -126,7 +124,7 @@ def with_notes(found: Mapping[str, pages.Source], root: Path, *, enter: bool = F
 @click.option(
     "--into",
     multiple=True,
-    type=FILE,
+    type=EXISTING_FILE,
     help="Replace what stands between the markers <!-- bench:SUITE begin --> and end of this page; repeatable.",
 )
 @click.option(
@@ -184,7 +182,7 @@ def stamp_command(record: Path) -> None:
 
 @click.command("accuracy")
 @device_option
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows there.")
+@click.option("--json", "json_path", type=FILE, help="Write the rows there.")
 def accuracy_command(device_text: str, json_path: Path | None) -> None:
     """Measure the accuracy of every timer, by kernels that measure their own duration."""
     from forge_core.timing.accuracy import measure_accuracy
