@@ -48,14 +48,18 @@ def test_a_plain_call_is_the_reference_s() -> None:
 def test_it_is_checked_once_for_all_calls_of_the_same_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     launches, checked = week2.softmax.table.anew(), []
     monkeypatch.setattr(launches, "check", lambda out, named: checked.append(named["dim"]))
+    path = EagerPath(week2.softmax._rules, launches)
     for dim in (0, 1, 0, 1):
-        launches.refer((torch.randn(2, 3), dim), {})
+        path.call((torch.randn(2, 3), dim), {})
     assert checked == [0, 1]
-    launches.refer((torch.randn(3, 2).t(), 0), {})
+    path.call((torch.randn(3, 2).t(), 0), {})
     assert checked == [0, 1, 0]
     with pytest.raises(TypeError):  # True is not a hit for 1
-        launches.refer((torch.randn(2, 3), True), {})
+        path.call((torch.randn(2, 3), True), {})
     assert checked == [0, 1, 0, True]
+    for _ in range(2):  # a hit once it is normalized
+        path.call((torch.randn(2, 3), torch.tensor(1)), {"dtype": float})
+    assert checked == [0, 1, 0, True, 1]
 
 
 def test_a_bad_call_is_refused_each_time() -> None:

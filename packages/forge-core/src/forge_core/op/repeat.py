@@ -10,11 +10,8 @@ from torch.autograd import forward_ad
 
 from forge_core import settings
 from forge_core.op import guard, table
-from forge_core.op.schema import INTS
+from forge_core.op.schema import BY_VALUE, INTS
 from forge_core.op.table import ALIGNMENT_MASK
-
-#: Exact types of arguments that are compared by value.
-BY_VALUE = frozenset({int, bool, float, str, type(None), torch.dtype})
 
 #: Returned for a call that must go another way.
 NOT_SERVED = object()

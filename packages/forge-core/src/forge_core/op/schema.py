@@ -35,8 +35,10 @@ _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
 }
 # Alternative parameter names that PyTorch accepts, NumPy's included.
 _ALIASES = {"x": ("input", "a"), "input": ("x", "a"), "dim": ("axis",), "keepdim": ("keepdims",)}
-_NORMAL = frozenset({int, bool, float, str, type(None), torch.dtype, torch.SymInt})
+#: Exact types of normalized arguments.
+BY_VALUE = frozenset({int, bool, float, str, type(None), torch.dtype})
 INTS = frozenset({int})
+_NORMAL = BY_VALUE | {torch.SymInt}
 
 
 @dataclass(frozen=True)

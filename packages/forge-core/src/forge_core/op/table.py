@@ -95,7 +95,6 @@ class LaunchTable:
         self._rules = rules
         self._schema = rules.schema
         self._entries: dict[Any, Entry] = {}
-        self._checked: dict[Any, tuple[tuple[str, ...], Callable[..., torch.Tensor]]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -110,12 +109,6 @@ class LaunchTable:
 
     # -- backend ------------------------------------------------------------------------------------------------
 
-    def by_kernels(self) -> bool:
-        """Whether kernels serve CUDA tensors."""
-        if self.chosen is None and settings.untouched():
-            return True
-        return (settings.requested_backend() or self.chosen) != "ref"
-
     def no_backend_override(self) -> bool:
         """Whether neither the operator nor the settings select a backend."""
         return self.chosen is None and settings.untouched()
@@ -128,10 +121,9 @@ class LaunchTable:
         """Runs a call from the dispatcher on CPU or CUDA tensors, into ``out`` or a new tensor."""
         named = self._schema.bind(args, kwargs)
         device, variant = named[self._schema.parameters[0]].device, named.get("variant", "auto")
-        if device.type == "cuda" and self.resolve(device, variant) == "kernel":
+        if self.resolve(device, variant) == "kernel":
             return self.launch(out, args, kwargs)
         self.check(out, named)
-        self.resolve(device, variant)  # raises for CPU tensors if kernels were requested
         if device.type == "cpu":
             names, run = self._rules.on_cpu(named)
             result = run(**{name: named[name] for name in names})
@@ -160,35 +152,14 @@ class LaunchTable:
             if named[name] is not None:
                 checks.no_overlap(f"{self._schema.name}_out", out, name, named[name])
 
-    def refer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-        """Runs the reference on plain CPU tensors, given by position; checks once per metadata."""
-        names, reference = self.referring(args, kwargs)
-        tensors = [value for value in args if isinstance(value, torch.Tensor)]
-        return reference(**dict(zip(names, tensors, strict=True)))
-
-    def referring(
+    def reference(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[str, ...], Callable[..., torch.Tensor]]:
-        """Names of the tensor arguments of a call, and a function of them, by name, that serves it."""
-        key = (
-            tuple([_freeze_on_cpu(value) for value in args]),
-            _freeze_by_name(kwargs) if kwargs else None,
-            None if self.ambient is None else self.ambient(),
-        )
-        try:
-            found = self._checked.get(key)
-        except TypeError:  # an unhashable argument is invalid, and the checks raise a better error
-            self.check(None, self._schema.bind(args, kwargs))
-            raise
-        if found is None:
-            named = self._schema.bind(args, kwargs)
-            self.check(None, named)
-            self.resolve(args[0].device, named.get("variant", "auto"))
-            found = self._rules.on_cpu(named)
-            if len(self._checked) >= MAX_ENTRIES:
-                self._checked.clear()
-            self._checked[key] = found
-        return found
+        """Checks a call on CPU tensors; names of its tensors, and a function of them, by name, that serves it."""
+        named = self._schema.bind(args, kwargs)
+        self.check(None, named)
+        self.resolve(args[0].device, named.get("variant", "auto"))  # raises if kernels were requested
+        return self._rules.on_cpu(named)
 
     # -- launches -----------------------------------------------------------------------------------------------
 
@@ -222,7 +193,7 @@ class LaunchTable:
         )
         try:
             entry = self._entries.get(key)
-        except TypeError:  # as in `referring`
+        except TypeError:  # an unhashable argument is invalid, and the checks raise a better error
             self.check(out, self._schema.bind(args, kwargs))
             raise
         if entry is None:
@@ -352,10 +323,3 @@ def _freeze(value: Any) -> Any:
 
 def _freeze_by_name(kwargs: dict[str, Any]) -> Any:
     return tuple([(name, _freeze(value)) for name, value in kwargs.items()])
-
-
-def _freeze_on_cpu(value: Any) -> Any:
-    """As ``_freeze``, for the reference, which does not depend on device or alignment."""
-    if isinstance(value, torch.Tensor):
-        return value.dtype, value.shape, value.stride()
-    return value if type(value) is int else _freeze(value)
