@@ -64,8 +64,8 @@ class Composite(ByName):
         found = _run(call)
         self._misses += 1
         if self._misses % REFRESH_EVERY == 1:
-            served = call.operator.repeatable(call.args, call.kwargs)
-            self._again = (repeated(args, kwargs, served, call.results) if served else None) or self._again
+            seen = call.operator.repeatable(call.args, call.kwargs)
+            self._again = (seen and repeated(args, kwargs, seen, call.args, call.results)) or self._again
         return found
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:

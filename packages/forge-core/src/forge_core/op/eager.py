@@ -16,9 +16,9 @@ one tensor and at most one int, and ``EagerPath`` for any other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import forward_ad
@@ -26,14 +26,10 @@ from torch.overrides import has_torch_function
 
 from forge_core import settings
 from forge_core.op import guard, table
-from forge_core.op.repeat import NOT_SERVED, REFRESH_EVERY, Again, Repeatable, never, repeated
+from forge_core.op.repeat import NOT_SERVED, REFRESH_EVERY, Again, Seen, Serve, never, repeated
 from forge_core.op.rules import Rules
 from forge_core.op.schema import BY_VALUE, INTS, Schema
 from forge_core.op.table import ALIGNMENT_MASK, Entry, LaunchTable
-from forge_core.op.values import tensors_of
-
-#: Runs a call, given its positional arguments.
-Serve: TypeAlias = Callable[[tuple[Any, ...]], Any]
 
 #: What recording a call needs: how to run it, its positional arguments behind the tensor, its keyword-only arguments.
 Saved: TypeAlias = tuple[Serve, tuple[Any, ...], dict[str, Any]]
@@ -42,14 +38,6 @@ _CUDA = torch.device("cuda")
 
 #: How a call of one tensor is served: launch (None on the CPU), device index, and how to record it.
 Ready: TypeAlias = tuple[Entry | None, int, Saved]
-
-
-class Seen(NamedTuple):
-    """How a call is served: a function of its positional arguments, and its launch or its reference."""
-
-    serve: Serve
-    entry: Entry | None
-    reference: tuple[tuple[str, ...], Callable[..., torch.Tensor]] | None
 
 
 class EagerPath:
@@ -75,40 +63,20 @@ class EagerPath:
         if self._positions == 1:
             self.call = _of_one_tensor(rules, launches, self._call_if_quiet, self._record)
 
-    def repeatable(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Repeatable | None:
-        """How further calls like this one, whose tensors are positional, are served.
-
-        None unless its tensors are plain, and all that its way depends on is compared with each call.
-        """
-        args, kwargs = self._schema.normalize(args, kwargs)
-        launches = self._launches
-        if not (launches.ambient is None and launches.no_backend_override() and guard.quiet()):
+    def repeatable(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
+        """How further calls like this one are served; None unless ``repeated`` compares all that this depends on."""
+        if self._launches.ambient is not None or not (self._launches.no_backend_override() and guard.quiet()):
             return None
-        found = self._seen.get(self._key(args, kwargs))
-        if found is None:
-            return None
-        serve, entry, referred = found
-        if referred is not None:
-            if self._record_on_cpu is not None and any(t.requires_grad for t in tensors_of(args)):
-                return None
-            return Repeatable([*zip(referred[0], tensors_of(args), strict=True)], referred[1], on_cuda=False)
-        places = [i for i, value in enumerate(args) if isinstance(value, torch.Tensor)]
-        others = [None if i in places else value for i, value in enumerate(args)]  # no tensor is kept alive
+        return self._seen.get(self._key(*self._schema.normalize(args, kwargs)))
 
-        def again(**tensors: torch.Tensor) -> Any:
-            if launches.chosen is not None:
-                return NOT_SERVED
-            if entry is not None:
-                launches.log_hit(entry)
-            call = others.copy()
-            for i, t in zip(places, tensors.values(), strict=True):
-                call[i] = t
-            return serve(tuple(call))
-
-        return Repeatable([(f"tensor{i}", args[i]) for i in places], again, on_cuda=True)
+    def _repeat(self, entry: Entry, serve: Serve, args: Sequence[Any]) -> Any:
+        if self._launches.chosen is not None:
+            return NOT_SERVED
+        self._launches.log_hit(entry)
+        return serve(args)
 
     def _call_if_quiet(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        found = self._again(args, kwargs)
+        found: Any = self._again(args, kwargs)
         if found is not NOT_SERVED:
             return found
         if not guard.quiet():
@@ -116,10 +84,8 @@ class EagerPath:
         found = self._seen.get(self._key(args, kwargs)) if self._launches.no_backend_override() else None
         if found is None:
             return self._any_call(args, kwargs)
-        if found.entry is not None:
-            self._launches.log_hit(found.entry)
-        if self._misses % REFRESH_EVERY == 0 and (call := self.repeatable(args, kwargs)) is not None:
-            self._again = repeated(args, kwargs, call) or self._again
+        if self._misses % REFRESH_EVERY == 0 and self._launches.ambient is None:
+            self._again = repeated(args, kwargs, found) or self._again
         self._misses += 1
         return found.serve(args)
 
@@ -153,26 +119,26 @@ class EagerPath:
         key = (self._key(args, kwargs) or self._key(plain, named)) if untouched else None
         if not on_cuda and key in self._seen:  # the call was unlike this one before it was normalized
             return self._seen[key].serve(plain)
-        found = self._bind(plain, named, on_cuda=on_cuda)
+        serve, entry = self._bind(plain, named, on_cuda=on_cuda)
         record = (self._record if on_cuda else self._record_on_cpu) if recorded else None
         if record is not None:
-            found = found._replace(serve=_recorded(record, self._schema, found.serve, plain, named))
-        if key is not None and (found.entry is not None or found.reference is not None):
+            serve = _recorded(record, self._schema, serve, plain, named)
+        if key is not None and (entry is not None or not on_cuda):
             if len(self._seen) >= table.MAX_ENTRIES:
                 self._seen.clear()
-            self._seen[key] = found
-        return found.serve(plain)
+            again = serve if entry is None else partial(self._repeat, entry, serve)
+            self._seen[key] = Seen(again, entry, on_cuda or self._record_on_cpu is not None)
+        return serve(plain)
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, on_cuda: bool) -> Seen:
-        """How a call is served that autograd does not record; without launch and reference if that cannot be kept."""
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, on_cuda: bool) -> tuple[Serve, Entry | None]:
+        """How a call is served that autograd does not record; without a launch where that is not the same each time."""
         launches = self._launches
         if not on_cuda:
-            referred = launches.reference(args, kwargs)
-            return Seen(_run_reference(*referred), None, referred)
+            return _run_reference(args, *launches.reference(args, kwargs)), None
         if args[0].get_device() != table._current_device():
-            return Seen(lambda args: launches.launch(None, args, kwargs), None, None)
+            return lambda args: launches.launch(None, args, kwargs), None
         entry = launches.find(None, args, kwargs)
-        return Seen(partial(launches.run, entry, None), entry, None)
+        return partial(launches.run, entry, None), entry
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
         """Everything that serving a call depends on; None unless all arguments are plain.
@@ -306,9 +272,11 @@ def _of_one_tensor(
                     if index != current_device() or x.dtype.is_complex:
                         return otherwise(args, kwargs)
                     entry = launches.find(None, args, kwargs)
-                    run: Serve = partial(launches.run if entry.needs_general_path else _run_directly, entry, None)
+                    run: Serve = partial(launches.run, entry, None)
+                    if not entry.needs_general_path:
+                        run = partial(_run_directly, entry, index)
                 elif guard.plain_cpu(x):
-                    entry, run = None, _run_reference(*launches.reference(args, kwargs))
+                    entry, run = None, _run_on_first(launches.reference(args, kwargs)[1])
                 else:
                     return otherwise(args, kwargs)
                 saved = run, (*args[1:], *[defaults[name] for name in optional[len(args) - 1 :]]), keywords
@@ -341,19 +309,22 @@ def _of_one_tensor(
     return call
 
 
-def _run_directly(entry: Entry, out: None, args: tuple[Any, ...]) -> torch.Tensor:
+def _run_directly(entry: Entry, index: int, args: Sequence[Any]) -> torch.Tensor:
     """``LaunchTable.run`` for a launch of one tensor on the current device without a general path."""
-    result = table._new(entry.shape, entry.strides, entry.dtype)
-    entry.launch(args[0].data_ptr(), result.data_ptr(), *entry.arguments, table._raw_stream(args[0].get_device()))
-    return result
+    out = table._new(entry.shape, entry.strides, entry.dtype)
+    entry.launch(args[0].data_ptr(), out.data_ptr(), *entry.arguments, table._raw_stream(index))
+    return out
 
 
-def _run_reference(names: tuple[str, ...], reference: Callable[..., torch.Tensor]) -> Serve:
-    """A function of a call's positional arguments that runs its reference on the tensors among them."""
-    if len(names) == 1:
-        (name,) = names
-        return lambda args: reference(**{name: args[0]})
-    return lambda args: reference(**dict(zip(names, tensors_of(args), strict=True)))
+def _run_on_first(reference: Callable[..., torch.Tensor]) -> Serve:
+    return lambda args: reference(args[0])
+
+
+def _run_reference(args: tuple[Any, ...], names: tuple[str, ...], reference: Callable[..., torch.Tensor]) -> Serve:
+    """A function of a call's positional arguments that runs its reference on the tensors among them, by their names."""
+    places = [i for i, value in enumerate(args) if isinstance(value, torch.Tensor)]
+    named = [*zip(names, places, strict=True)]
+    return lambda args: reference(**{name: args[i] for name, i in named})
 
 
 def _recorded(

@@ -1,4 +1,4 @@
-"""Calls like the one before on plain tensors, which a cached guard tells from others in a microsecond or two."""
+"""Calls like one before on plain tensors, which a cached guard tells from others in a microsecond or two."""
 
 from __future__ import annotations
 
@@ -16,25 +16,22 @@ from forge_core.op.table import ALIGNMENT_MASK
 #: Returned for a call that must go another way.
 NOT_SERVED = object()
 
-#: Mismatches per update of the cached guard, which costs as much as five matches save.
+#: Mismatches per update of a cached guard, which costs as much as five matches save.
 REFRESH_EVERY = 16
 
-#: ``again(args, kwargs)`` runs a call, or returns NOT_SERVED for one unlike the call before.
+#: Runs a call, given its positional arguments.
+Serve: TypeAlias = Callable[[Sequence[Any]], Any]
+
+#: ``again(args, kwargs)`` runs a call, or returns NOT_SERVED for one unlike the call that it was made for.
 Again: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
-class Repeatable(NamedTuple):
-    """How an operator serves further calls like one on plain tensors.
+class Seen(NamedTuple):
+    """How an operator serves calls like one."""
 
-    Attributes:
-        tensors: the call's tensors by name.
-        serve: a function of such tensors, by these names; returns NOT_SERVED if the operator's backend is another.
-        on_cuda: whether the tensors are CUDA tensors; a launch depends on more of them than their metadata.
-    """
-
-    tensors: Sequence[tuple[str, torch.Tensor]]
-    serve: Callable[..., Any]
-    on_cuda: bool
+    serve: Serve
+    entry: table.Entry | None  #: the launch; None on the CPU
+    by_grad_mode: bool  #: whether ``serve`` is of one grad mode; not if autograd differentiates the reference
 
 
 def never(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -43,39 +40,51 @@ def never(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def repeated(
-    args: tuple[Any, ...], kwargs: dict[str, Any], call: Repeatable, results: int | slice | None = None
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    seen: Seen,
+    passed: tuple[Any, ...] | None = None,
+    results: int | slice | None = None,
 ) -> Again | None:
-    """Returns a function that serves calls like this one.
+    """Returns a function that serves calls like this one; it keeps no tensor alive.
 
     Args:
         args: positional arguments.
         kwargs: keyword arguments.
-        call: the call of an operator that served it.
+        seen: how an operator serves the call; all but its own default backend is compared with each call.
+        passed: positional arguments of the operator's call; None for ``args``.
         results: index or slice of what the operator returns; None for all of it.
 
     Returns:
-        The function; None unless the tensors of both calls are the same.
+        The function; None if an argument cannot be compared, or a tensor that is passed on is none that was given.
     """
-    values, (passed, serve, on_cuda) = (*args, *kwargs.values()), call
-    order = [*map(id, values)]
-    given = {i: order.index(id(t)) for i, t in enumerate(values) if isinstance(t, torch.Tensor)}
+    values, (serve, entry, by_grad_mode) = (*args, *kwargs.values()), seen
+    order, on_cuda = [*map(id, values)], entry is not None
+    given = [i for i, value in enumerate(values) if isinstance(value, torch.Tensor)]
     others = [(i, value, type(value)) for i, value in enumerate(values) if i not in given]
-    if {order[i] for i in given} != {id(t) for _, t in passed} or not all(_by_value(value) for _, value, _ in others):
+    template, as_given = list(args if passed is None else passed), passed is None
+    places = [(i, id(value)) for i, value in enumerate(template) if isinstance(value, torch.Tensor)]
+    if not all(_by_value(value) for _, value, _ in others) or not {one for _, one in places} <= {*order}:
         return None
-    places = [(name, order.index(id(t))) for name, t in passed]
+    places = [(i, order.index(one)) for i, one in places]
+    for i, _ in places:
+        template[i] = None
     # Of each tensor: its place, the first place where it was given, its guard, and its address modulo alignment.
     mask = ALIGNMENT_MASK if on_cuda else 0
-    tensors = [(i, first, guard.alike(values[i]), values[i].data_ptr() & mask) for i, first in given.items()]
-    count, keywords = len(args), tuple(kwargs)
+    tensors = [(i, order.index(order[i]), guard.alike(values[i]), values[i].data_ptr() & mask) for i in given]
+    count, keywords = len(args), [*kwargs]
     device, recorded = (table._current_device() if on_cuda else -1), guard.grad_enabled()
+    # Closure variables are looked up faster than module attributes.
+    untouched, plain_types, grad_enabled = settings.untouched, guard.PLAIN_TYPES, guard.grad_enabled
+    dispatch_modes, function_modes = guard.dispatch_modes, guard.function_modes
 
     def again(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if len(args) != count or tuple(kwargs) != keywords or not settings.untouched():
+        if len(args) != count or [*kwargs] != keywords or not untouched():
             return NOT_SERVED
         values = (*args, *kwargs.values()) if kwargs else args
         for i, first, alike, offset in tensors:
             x = values[i]
-            if type(x) not in guard.PLAIN_TYPES or x.is_nested or not alike(x) or x is not values[first]:
+            if type(x) not in plain_types or x.is_nested or not alike(x) or x is not values[first]:
                 return NOT_SERVED
             if on_cuda and x.data_ptr() & mask != offset:
                 return NOT_SERVED
@@ -83,11 +92,16 @@ def repeated(
             x = values[i]
             if x is not value and (type(x) is not kind or x != value or not _by_value(x)):
                 return NOT_SERVED
-        if guard.dispatch_modes() or guard.function_modes() or forward_ad._current_level >= 0:
+        if dispatch_modes() or function_modes() or forward_ad._current_level >= 0:
             return NOT_SERVED
-        if on_cuda and (table._current_device() != device or guard.grad_enabled() is not recorded):
+        if (on_cuda and table._current_device() != device) or (by_grad_mode and grad_enabled() is not recorded):
             return NOT_SERVED
-        found = serve(**{name: values[i] for name, i in places})
+        if as_given:
+            return serve(args)
+        call = template.copy()
+        for i, place in places:
+            call[i] = values[place]
+        found = serve(call)
         return found if results is None or found is NOT_SERVED else found[results]
 
     return again

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,7 +217,7 @@ class LaunchTable:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("launch table hit: %s %s", self.name, entry.name)
 
-    def run(self, entry: Entry, out: torch.Tensor | None, args: tuple[Any, ...]) -> torch.Tensor:
+    def run(self, entry: Entry, out: torch.Tensor | None, args: Sequence[Any]) -> torch.Tensor:
         """Launches an entry on the current device, which must be that of the tensors."""
         index = args[0].get_device()
         if out is not None:

@@ -7,17 +7,10 @@ import sys
 from multiprocessing.context import get_spawning_popen
 from typing import Any, Self
 
-import torch
-
 
 def several(result: Any) -> tuple[Any, ...]:
     """Returns the results of a call as a tuple."""
     return result if isinstance(result, tuple) else (result,)
-
-
-def tensors_of(args: tuple[Any, ...]) -> list[torch.Tensor]:
-    """The tensors among some arguments, in order."""
-    return [value for value in args if isinstance(value, torch.Tensor)]
 
 
 class ByName:
