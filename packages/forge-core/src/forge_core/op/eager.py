@@ -254,15 +254,8 @@ def _of_one_tensor(
             try:
                 address = x.data_ptr()
                 # The properties of `LaunchTable.find`, without those that `usual` and `untouched` exclude.
-                key = (
-                    x.dtype,
-                    x.shape,
-                    x.stride(),
-                    x.device,
-                    address & mask,
-                    other,
-                    None if ambient is None else ambient(),
-                )
+                around = None if ambient is None else ambient()
+                key = x.dtype, x.shape, x.stride(), x.device, address & mask, other, around
             except RuntimeError:
                 return otherwise(args, kwargs)
             found = ready.get(key)
@@ -293,7 +286,7 @@ def _of_one_tensor(
                 elif (log.level or root.level) <= debug:
                     launches.log_hit(entry)
             if mismatches % REFRESH_EVERY == 0:
-                last = (guard.alike(x), address & mask, other, key[-1], found)
+                last = (guard.alike(x), address & mask, other, around, found)
             mismatches += 1
         if x.requires_grad and grad_enabled():
             if record is None:

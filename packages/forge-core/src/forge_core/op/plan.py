@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from forge_core.cache import CompileCached, require_dsl
+from forge_core.cache import CompileCached, builder_at
 
 
 @dataclass(frozen=True)
@@ -114,8 +113,6 @@ def load(path: str) -> CompileCached[Any]:
 
     Raises:
         UnsupportedError: the CuTe DSL is not installed.
+        CompileError: there is no builder at the path.
     """
-    require_dsl(path)
-    module, _, attribute = path.partition(":")
-    builder: CompileCached[Any] = getattr(importlib.import_module(module), attribute)
-    return builder
+    return builder_at(path).imported()

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +21,7 @@ from forge_core import checks, settings
 from forge_core import device as devices
 from forge_core.cache import builder_at
 from forge_core.device import Device
-from forge_core.errors import UnsupportedError
-from forge_core.op.backend import resolve
+from forge_core.errors import ArgumentError, DeviceError, UnsupportedError
 from forge_core.op.plan import Plan
 from forge_core.op.rules import Rules
 
@@ -54,6 +54,20 @@ _new: Callable[..., torch.Tensor] = getattr(
     "_empty_strided_cuda",
     lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device="cuda"),
 )
+
+
+def backend(name: str) -> AbstractContextManager[Any]:
+    """Context manager that selects the backend of all operators in the current context (thread or task).
+
+    Autograd runs a backward pass on threads of its own, which it does not reach.
+
+    Args:
+        name: ``"kernel"`` or ``"ref"``.
+
+    Raises:
+        SettingsError: unknown backend.
+    """
+    return settings.use_settings(backend=name)
 
 
 @dataclass(eq=False)  # construction of a frozen dataclass takes three times as long
@@ -114,8 +128,30 @@ class LaunchTable:
         return self.chosen is None and settings.untouched()
 
     def resolve(self, device: torch.device, variant: str) -> str:
-        """The backend of a call: see :func:`forge_core.op.backend.resolve`."""
-        return resolve(self._schema.name, device, variant, self.chosen)
+        """The backend of a call, ``"kernel"`` or ``"ref"``.
+
+        That of the innermost :func:`backend` block, or else of ``FORGE_BACKEND``, or else for CUDA tensors of
+        ``Operator.set_default_backend``, initially the kernel, and for CPU tensors the reference.
+
+        Raises:
+            DeviceError: the kernel backend or a variant was requested for tensors that are not on a CUDA device.
+            ArgumentError: a variant was requested together with the reference.
+        """
+        op, asked, on_gpu = self._schema.name, settings.requested_backend(), device.type == "cuda"
+        if asked is None and on_gpu:
+            asked = self.chosen
+        if not on_gpu and (asked == "kernel" or variant != "auto"):
+            argument, what = (
+                ("backend", "backend 'kernel'") if variant == "auto" else ("variant", f"variant {variant!r}")
+            )
+            expected = f"CUDA tensors, since {what} was asked for and kernels run on GPUs"
+            hint = "Move them to a GPU, or leave the backend and the variant to 'auto'."
+            raise DeviceError(op, argument, expected, f"tensors on {device}", hint)
+        if asked == "ref" and variant != "auto":
+            expected = "'auto', since the backend asked for is 'ref', which has no variants"
+            hint = "Leave out the variant, or use backend 'kernel'."
+            raise ArgumentError(op, "variant", expected, repr(variant), hint)
+        return asked or ("kernel" if on_gpu else "ref")
 
     def serve(self, out: torch.Tensor | None, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Runs a call from the dispatcher on CPU or CUDA tensors, into ``out`` or a new tensor."""
