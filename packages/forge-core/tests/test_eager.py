@@ -55,7 +55,7 @@ def path(pretend_gpu: Any) -> EagerPath:
 
 
 def planted(pretend_gpu: Any, *, two_passes: bool = False) -> EagerPath:
-    schema = Schema.parse("ns::scale(Tensor x, int factor=2, *, str variant='auto') -> Tensor")
+    schema = Schema("ns::scale(Tensor x, int factor=2, *, str variant='auto') -> Tensor")
 
     def plan(device: Any, out: torch.Tensor, x: torch.Tensor, factor: int, variant: str) -> Plan:
         workspace = 4 * x.numel() if two_passes else 0
@@ -406,7 +406,7 @@ def of_two(pretend_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[EagerPath
 
     pretend_gpu(lambda config, arch: add_up)
     seen.clear()
-    rules = Rules(Schema.parse(text), like, like, plan, {"simple": None}, store, gradients)
+    rules = Rules(Schema(text), like, like, plan, {"simple": None}, store, gradients)
     launches, found = LaunchTable(rules), []
     find = launches.find
     monkeypatch.setattr(launches, "find", lambda *call: found.append(call[1:]) or find(*call))

@@ -91,7 +91,7 @@ def make(seed: int) -> tuple[Any, ...]:
 
 
 def test_a_schema_is_taken_apart() -> None:
-    schema = Schema.parse("ns::f(Tensor x, int dim=-1, *, ScalarType? dtype=None, str variant='auto') -> Tensor")
+    schema = Schema("ns::f(Tensor x, int dim=-1, *, ScalarType? dtype=None, str variant='auto') -> Tensor")
     assert (schema.namespace, schema.name, schema.qualified) == ("ns", "f", "ns::f")
     assert schema.parameters == ("x", "dim", "dtype", "variant")
     assert schema.positional == 2
@@ -100,7 +100,7 @@ def test_a_schema_is_taken_apart() -> None:
     assert schema.out_definition() == (
         "f_out(Tensor x, int dim=-1, *, ScalarType? dtype=None, str variant='auto', Tensor(a!) out) -> ()"
     )
-    assert Schema.parse("ns::g(Tensor x, Tensor y) -> Tensor").out_definition() == (
+    assert Schema("ns::g(Tensor x, Tensor y) -> Tensor").out_definition() == (
         "g_out(Tensor x, Tensor y, *, Tensor(a!) out) -> ()"
     )
 
@@ -111,11 +111,11 @@ def test_a_schema_is_taken_apart() -> None:
 )
 def test_a_schema_that_cannot_be_served(text: str) -> None:
     with pytest.raises(ValueError, match="operator schema"):
-        Schema.parse(text)
+        Schema(text)
 
 
 def test_binding_is_python_s() -> None:
-    schema = Schema.parse("ns::f(Tensor x, int dim=-1, *, str variant='auto') -> Tensor")
+    schema = Schema("ns::f(Tensor x, int dim=-1, *, str variant='auto') -> Tensor")
     assert schema.bind((1,), {}) == {"x": 1, "dim": -1, "variant": "auto"}
     assert list(schema.bind((1,), {"variant": "v", "dim": 2}).items()) == [("x", 1), ("dim", 2), ("variant", "v")]
     for args, kwargs in (((), {}), ((1, 2, 3), {}), ((1,), {"x": 2}), ((1,), {"nothing": 0})):
@@ -136,7 +136,7 @@ class Three(enum.IntEnum):
     "three", [np.int64(3), np.uint8(3), torch.tensor(3), torch.tensor(3, dtype=torch.int32), Index(), Three.THREE]
 )
 def test_integers_of_other_kinds_are_ints(three: Any) -> None:
-    schema = Schema.parse("ns::f(Tensor x, int a=0, int[1]? b=None, *, int c=0) -> Tensor")
+    schema = Schema("ns::f(Tensor x, int a=0, int[1]? b=None, *, int c=0) -> Tensor")
     x = torch.ones(2, 3)
     args, kwargs = schema.normalize((x, three, (1, three)), {"c": three})
     assert args[0] is x
@@ -157,7 +157,7 @@ def test_what_is_no_integer_is_refused_as_pytorch_does(value: Any) -> None:
 
 
 def test_plain_arguments_are_passed_on_untouched() -> None:
-    schema = Schema.parse("ns::f(Tensor x, int[1]? b=None, *, ScalarType? dtype=None) -> Tensor")
+    schema = Schema("ns::f(Tensor x, int[1]? b=None, *, ScalarType? dtype=None) -> Tensor")
     for args, kwargs in (((torch.ones(2), (0, 1)), {}), ((torch.ones(2), None), {"dtype": torch.float32})):
         got = schema.normalize(args, kwargs)
         assert got[0] is args
@@ -165,7 +165,7 @@ def test_plain_arguments_are_passed_on_untouched() -> None:
 
 
 def test_python_s_types_are_dtypes() -> None:
-    schema = Schema.parse("ns::f(Tensor x, *, ScalarType? dtype=None, ScalarType other=6) -> Tensor")
+    schema = Schema("ns::f(Tensor x, *, ScalarType? dtype=None, ScalarType other=6) -> Tensor")
     kinds = {float: torch.float64, int: torch.int64, bool: torch.bool}
     for kind, dtype in kinds.items():
         assert torch.zeros(1).to(kind).dtype is dtype

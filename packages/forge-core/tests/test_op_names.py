@@ -91,15 +91,15 @@ def test_an_argument_is_given_once() -> None:
 
 
 def test_a_parameter_of_that_name_is_itself() -> None:
-    both = Schema.parse("ns::f(Tensor grad, Tensor x, int dim, int axis=0, bool keepdim=False) -> Tensor")
+    both = Schema("ns::f(Tensor grad, Tensor x, int dim, int axis=0, bool keepdim=False) -> Tensor")
     assert both.aliases == {"input": "x", "a": "x", "keepdims": "keepdim"}
     assert both.bind((X,), {"input": X, "dim": 1, "axis": 2})["axis"] == 2
-    assert Schema.parse("ns::g(Tensor grad, Tensor y) -> Tensor").aliases == {}
+    assert Schema("ns::g(Tensor grad, Tensor y) -> Tensor").aliases == {}
 
 
 def test_the_eager_path_launches_by_the_parameters_own_names(pretend_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     launched = []
-    schema = Schema.parse("ns::h(Tensor x, Tensor y, int dim=-1, *, str variant='auto') -> Tensor")
+    schema = Schema("ns::h(Tensor x, Tensor y, int dim=-1, *, str variant='auto') -> Tensor")
     rules = Rules(schema, torch.empty_like, torch.neg, print, {})
     launches = LaunchTable(rules)
     monkeypatch.setattr(launches, "find", lambda *call: launched.append(call[1:]))

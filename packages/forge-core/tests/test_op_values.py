@@ -227,7 +227,7 @@ def test_the_eager_path_leaves_what_has_a_torch_function_to_it(
     pretend_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched = []
-    two = schema.Schema.parse("ns::f(Tensor x, Tensor y, int n=2, *, str variant='auto') -> Tensor")
+    two = schema.Schema("ns::f(Tensor x, Tensor y, int n=2, *, str variant='auto') -> Tensor")
     rules = Rules(two, torch.empty_like, torch.neg, print, {})
     launches = LaunchTable(rules)
     monkeypatch.setattr(launches, "find", lambda *call: launched.append(call[1:]))

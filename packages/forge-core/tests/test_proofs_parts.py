@@ -57,7 +57,7 @@ TESTS = """
         patch.setattr(table.devices, "query", lambda device: SimpleNamespace(arch="sm_90a"))
         patch.setattr(table, "builder_at", lambda path: lambda config, arch: kernel)
         plan = lambda target, out, x, variant: Plan("plain", "m:b", None, (7,), "", 0, 0)
-        schema = Schema.parse("tiny::double(Tensor x, *, str variant='auto') -> Tensor")
+        schema = Schema("tiny::double(Tensor x, *, str variant='auto') -> Tensor")
         yield table.LaunchTable(Rules(schema, lambda x, variant: x.to("meta"), None, plan, {}))
         patch.undo()
 
@@ -136,7 +136,7 @@ class Doubling:
     """An operator that doubles, and does to its result what it is told to."""
 
     def __init__(self, spoil=lambda y: y, able=lambda x: True):
-        self.schema = Schema.parse("tiny::double(Tensor x, *, str variant='auto') -> Tensor")
+        self.schema = Schema("tiny::double(Tensor x, *, str variant='auto') -> Tensor")
         self.reference = lambda x: 2 * x
         self.spoil, self.able = spoil, able
 

@@ -22,7 +22,7 @@ class Planted:
         self.launched: list[tuple[Any, ...]] = []
         self.options = options
         pretend_gpu(lambda config, arch: self.kernel)
-        self.table = table.LaunchTable(Rules(Schema.parse(text), self.like, torch.neg, self.plan, {"slow": None}))
+        self.table = table.LaunchTable(Rules(Schema(text), self.like, torch.neg, self.plan, {"slow": None}))
 
     def kernel(self, *arguments: Any) -> None:
         self.launched.append(arguments)

@@ -241,4 +241,4 @@ def operator(schema: str, **declared: Any) -> Callable[[Callable[..., torch.Tens
     Raises:
         ValueError: the schema is not functional, or its first parameter is not a tensor.
     """
-    return lambda fake: Operator(Rules(Schema.parse(schema), fake, **declared))
+    return lambda fake: Operator(Rules(Schema(schema), fake, **declared))

@@ -10,10 +10,8 @@ PyTorch accepts ints and dtypes in several forms, which are normalized for the k
 
 from __future__ import annotations
 
-import functools
 import numbers
 import operator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,76 +39,46 @@ INTS = frozenset({int})
 _NORMAL = BY_VALUE | {torch.SymInt}
 
 
-@dataclass(frozen=True)
 class Schema:
-    """A parsed functional schema.
+    """A functional schema, parsed.
 
-    Attributes:
+    Args:
         text: the schema, for example ``"forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor"``.
-        namespace: ``"forge_week0"``.
-        name: ``"transpose"``.
-        parameters: parameter names in order.
-        positional: number of parameters that may be passed by position.
-        defaults: parameter name -> default value.
-        tensors: names of the tensor parameters, including optional ones (``Tensor?``).
-        optional: names of the optional tensor parameters.
-        results: names of the results of an operator with several; otherwise empty.
-        kinds: name of a non-tensor parameter -> its type, as PyTorch's parser prints it.
-        aliases: alternative name of a parameter -> its name.
+
+    Raises:
+        ValueError: the schema has no namespace or mutates an argument, its first parameter is not a tensor, or one of
+            several results is not a named tensor.
     """
 
-    text: str
-    namespace: str
-    name: str
-    parameters: tuple[str, ...]
-    positional: int
-    defaults: dict[str, Any]
-    tensors: tuple[str, ...]
-    optional: frozenset[str]
-    results: tuple[str, ...]
-    kinds: dict[str, str]
-    aliases: dict[str, str]
-
-    @classmethod
-    def parse(cls, text: str) -> Schema:
-        """Parses a schema.
-
-        Raises:
-            ValueError: the schema has no namespace or mutates an argument, its first parameter is not a tensor, or one
-                of several results is not a named tensor.
-        """
+    def __init__(self, text: str) -> None:
         parsed = torch._C.parse_schema(text)
-        namespace, _, name = parsed.name.partition("::")
-        if not name:
+        self.text, self.qualified = text, parsed.name
+        self.namespace, _, self.name = parsed.name.partition("::")
+        if not self.name:
             raise ValueError(f"operator schema: expected 'namespace::name(...) -> ...', got {text!r}")
         if parsed.is_mutable:
             raise ValueError(f"operator schema: expected a functional one; the out form is derived, got {text!r}")
         arguments = parsed.arguments
         if not arguments or str(arguments[0].type) != "Tensor":
             raise ValueError(f"operator schema: expected a tensor as the first parameter, got {text!r}")
-        names = tuple(a.name for a in arguments)
-        results = tuple(r.name for r in parsed.returns) if len(parsed.returns) > 1 else ()
-        if not all(results) or {str(r.type) for r in parsed.returns} != {"Tensor"}:
+        #: Names of the results of an operator with several; otherwise empty.
+        self.results = tuple(r.name for r in parsed.returns) if len(parsed.returns) > 1 else ()
+        if not all(self.results) or {str(r.type) for r in parsed.returns} != {"Tensor"}:
             raise ValueError(f"operator schema: expected a tensor, or several with names, as results, got {text!r}")
-        aliases = {alias: name for name in names for alias in _ALIASES.get(name, ())}
-        return cls(
-            text=text,
-            namespace=namespace,
-            name=name,
-            parameters=names,
-            positional=sum(not a.kwarg_only for a in arguments),
-            defaults={a.name: a.default_value for a in arguments if a.has_default_value()},
-            tensors=tuple(a.name for a in arguments if str(a.type) in ("Tensor", "Optional[Tensor]")),
-            optional=frozenset(a.name for a in arguments if str(a.type) == "Optional[Tensor]"),
-            results=results,
-            kinds={a.name: str(a.real_type) for a in arguments if str(a.real_type) in _KINDS},
-            aliases={alias: name for alias, name in aliases.items() if alias not in names},
-        )
-
-    @functools.cached_property
-    def leading(self) -> int:
-        """Number of leading parameters that includes all tensors."""
-        return 1 + max(self.parameters.index(name) for name in self.tensors)
+        #: Parameter names in order, and how many of them may be passed by position.
+        self.parameters = tuple(a.name for a in arguments)
+        self.positional = sum(not a.kwarg_only for a in arguments)
+        self.defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+        #: Names of the tensor parameters, and of those that may be None (``Tensor?``).
+        self.tensors = tuple(a.name for a in arguments if str(a.type) in ("Tensor", "Optional[Tensor]"))
+        self.optional = frozenset(a.name for a in arguments if str(a.type) == "Optional[Tensor]")
+        #: Number of leading parameters that includes all tensors.
+        self.leading = 1 + max(self.parameters.index(name) for name in self.tensors)
+        #: Name of a non-tensor parameter -> its type, as PyTorch's parser prints it.
+        self.kinds = {a.name: str(a.real_type) for a in arguments if str(a.real_type) in _KINDS}
+        aliases = {alias: name for name in self.parameters for alias in _ALIASES.get(name, ())}
+        #: Alternative name of a parameter -> its name.
+        self.aliases = {alias: name for alias, name in aliases.items() if alias not in self.parameters}
 
     def placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the call with all tensors passed by position, or unchanged if a required one is missing."""
@@ -121,11 +89,6 @@ class Schema:
             filled.append(kwargs.get(name, self.defaults.get(name)))
         placed = self.parameters[len(args) : self.leading]
         return tuple(filled), {name: value for name, value in kwargs.items() if name not in placed}
-
-    @functools.cached_property
-    def qualified(self) -> str:
-        """``"namespace::name"``."""
-        return f"{self.namespace}::{self.name}"
 
     def definition(self) -> str:
         """The schema without its namespace, for ``Library.define``."""

@@ -123,7 +123,7 @@ def row_operator(
         ValueError: the schema is malformed, or lacks an argument for an operand of the program; ``gradient`` names what
             is no tensor of it; or the program accumulates sums over rows and ``persistent`` is no variant.
     """
-    parsed = Schema.parse(schema)
+    parsed = Schema(schema)
     _require_sound(parsed, program, gradient, kernels)
 
     def made(named: dict[str, Any]) -> RowProgram:
