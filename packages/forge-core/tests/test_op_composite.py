@@ -68,6 +68,13 @@ def test_other_calls_are_right_and_refused_as_before(norm: Any) -> None:
                 call()
 
 
+def test_a_number_in_a_tensor_is_read_at_each_call(norm: Any) -> None:
+    x, w, b = made((3, 5), (5,), (5,))
+    for eps in map(torch.tensor, (1e-3, 10.0, 1e-3)):
+        right(norm(x, (5,), w, b, eps), x, w, b, eps.item())
+        right(norm(x, (5,), w, b, eps=eps), x, w, b, eps.item())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_two_names_of_one_tensor_are_no_two_tensors(norm: Any, dtype: torch.dtype) -> None:
     """After a call with one tensor as weight and bias, one with two takes each for itself."""

@@ -64,8 +64,9 @@ class Composite(ByName):
         found = _run(call)
         self._misses += 1
         if self._misses % REFRESH_EVERY == 1:
-            seen = call.operator.repeatable(call.args, call.kwargs)
-            self._again = (seen and repeated(args, kwargs, seen, call.args, call.results)) or self._again
+            passed, named = call.operator.schema.normalize(call.args, call.kwargs)
+            seen = call.operator.repeatable(passed, named)
+            self._again = (seen and repeated(args, kwargs, seen, passed, call.results)) or self._again
         return found
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:

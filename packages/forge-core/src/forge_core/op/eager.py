@@ -64,10 +64,10 @@ class EagerPath:
             self.call = _of_one_tensor(rules, launches, self._call_if_quiet, self._record)
 
     def repeatable(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
-        """How further calls like this one are served; None unless ``repeated`` compares all that this depends on."""
+        """How calls like this normalized one are served; None unless ``repeated`` compares all that they depend on."""
         if self._launches.ambient is not None or not (self._launches.no_backend_override() and guard.quiet()):
             return None
-        return self._seen.get(self._key(*self._schema.normalize(args, kwargs)))
+        return self._seen.get(self._key(args, kwargs))
 
     def _repeat(self, entry: Entry, serve: Serve, args: Sequence[Any]) -> Any:
         if self._launches.chosen is not None:

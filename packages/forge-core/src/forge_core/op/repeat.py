@@ -52,11 +52,11 @@ def repeated(
         args: positional arguments.
         kwargs: keyword arguments.
         seen: how an operator serves the call; all but its own default backend is compared with each call.
-        passed: positional arguments of the operator's call; None for ``args``.
+        passed: positional arguments of the operator's call, normalized; None for ``args``.
         results: index or slice of what the operator returns; None for all of it.
 
     Returns:
-        The function; None if an argument cannot be compared, or a tensor that is passed on is none that was given.
+        The function; None if an argument cannot be compared, as a tensor that is not passed on but read for a number.
     """
     values, (serve, entry, by_grad_mode) = (*args, *kwargs.values()), seen
     order, on_cuda = [*map(id, values)], entry is not None
@@ -64,7 +64,7 @@ def repeated(
     others = [(i, value, type(value)) for i, value in enumerate(values) if i not in given]
     template, as_given = list(args if passed is None else passed), passed is None
     places = [(i, id(value)) for i, value in enumerate(template) if isinstance(value, torch.Tensor)]
-    if not all(_by_value(value) for _, value, _ in others) or not {one for _, one in places} <= {*order}:
+    if not all(_by_value(value) for _, value, _ in others) or {one for _, one in places} != {order[i] for i in given}:
         return None
     places = [(i, order.index(one)) for i, one in places]
     for i, _ in places:
