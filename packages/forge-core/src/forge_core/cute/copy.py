@@ -16,10 +16,11 @@ from cutlass import Boolean, Int32, Int64, Uint8, Uint32, Uint64
 from cutlass.cute.nvgpu import CopyG2ROp, CopyUniversalOp
 from cutlass.memory import SmemAllocator
 
+from forge_core.cute.memory import elements_at
 from forge_core.cute.warp import WARP
 
 #: The L2 cache policies that ``createpolicy.fractional`` makes of a fraction of 1, as CUTLASS has them, too.
-_POLICIES = {"evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
+_EVICT_FIRST, _EVICT_LAST = 0x12F0000000000000, 0x14F0000000000000
 
 
 def load_policy(once: Boolean | None = None) -> Int64:
@@ -32,8 +33,7 @@ def load_policy(once: Boolean | None = None) -> Int64:
     Args:
         once: None: evict_last.  On the host it costs the kernel nothing.
     """
-    first, last = _POLICIES["evict_first"], _POLICIES["evict_last"]
-    return Int64(last) if once is None else Int64(last) - Int64(once) * (last - first)
+    return Int64(_EVICT_LAST) if once is None else Int64(_EVICT_LAST) - Int64(once) * (_EVICT_LAST - _EVICT_FIRST)
 
 
 def head_elements(row: cute.Tensor, vec: int) -> Int32:
@@ -67,6 +67,13 @@ def partition(
     turn = threads * vec if isinstance(threads, int) else cute.assume(threads * vec, divby=WARP * vec)
     layout = cute.make_layout(((width, vec // width), threads, chunks), stride=((1, width), vec, turn))
     return atom, cute.make_tensor(start, layout)[None, thread, None]
+
+
+def registers(shape: Any, dtype: Any, value: Any) -> cute.Tensor:
+    """A tensor in registers, each element of which has this value."""
+    rX = cute.make_rmem_tensor(shape, dtype)
+    rX.fill(dtype(value))
+    return rX
 
 
 def behind(smem: SmemAllocator) -> Int32:
@@ -135,8 +142,7 @@ def stage_all(
             inside = (bits >> (c * vec)) & (2**vec - 1) != 0
         for i in cutlass.range_constexpr(len(sources)):
             (width, accesses), dtype = sources[i].shape[0], sources[i].element_type
-            rX = cute.make_rmem_tensor(width, dtype)
-            rX.fill(nothing[i])
+            rX = registers(width, dtype, nothing[i])
             for a in cutlass.range_constexpr(accesses):
                 gX = sources[i][(None, a), kept + c].iterator.toint()
                 sX = slots[i][(None, a), c].iterator.toint()
@@ -156,6 +162,14 @@ def _stage_if(inside: Boolean, source: Int64, slot: Int32, rWords: cute.Tensor, 
         "@!inside st.shared.v4.b32 [{$r2}], { {$r4}, {$r5}, {$r6}, {$r7} };\n\t}",
         read_only_args=[Int32(inside), Int64(source), Int32(slot), policy, *(rWords[i] for i in range(4))],
     )
+
+
+def load_vector(
+    atom: cute.CopyAtom, tXgX: cute.Tensor, c: int, rX: cute.Tensor, inside: Boolean, policy: Int64 | None = None
+) -> None:
+    """Loads vector ``c`` of ((access, accesses), chunks) in global memory into registers, if ``inside``."""
+    pred = vector_predicate(tXgX, inside)
+    cute.copy(atom, tXgX[None, c], rX, pred=pred, cache_policy=policy)
 
 
 def store_vector(atom: cute.CopyAtom, y: Any, tYgY: cute.Tensor, c: int, inside: Boolean) -> None:
@@ -180,10 +194,7 @@ def neighbors(row: cute.Tensor, n: Int32, vec: int) -> cute.Tensor:
         n: index of the element.
         vec: number of rows.
     """
-    dtype = row.element_type
-    at = row.iterator + cute.crd2idx(n, row.layout)
-    pointer = cute.make_ptr(dtype, at.toint(), row.memspace, assumed_align=min(16, vec * dtype.width // 8))
-    return cute.make_tensor(pointer, cute.make_layout(vec))
+    return elements_at((row.iterator + cute.crd2idx(n, row.layout)).toint(), row.element_type, vec)
 
 
 def load_if(row: cute.Tensor, n: Int32, rX: cute.Tensor, when: Boolean, policy: Int64) -> None:
@@ -253,10 +264,8 @@ def load_unaligned(row: cute.Tensor, first: Int32, rX: cute.Tensor, inside: Bool
         end = (row.iterator + cute.size(row)).toint()
         if (begin + 16 * accesses <= end) & (words > 0):
             for i in cutlass.range_constexpr(accesses):
-                gWords = cute.make_tensor(
-                    cute.make_ptr(Uint32, begin + 16 * i, row.memspace, assumed_align=16), cute.make_layout(4)
-                )
-                cute.autovec_copy(gWords, cute.make_tensor(rWindow.iterator + 4 * i, cute.make_layout(4)))
+                rAccess = cute.make_tensor(rWindow.iterator + 4 * i, cute.make_layout(4))
+                cute.autovec_copy(elements_at(begin + 16 * i, Uint32, 4), rAccess)
             shift_bytes(rWindow, skip, rX)
         else:
             for i in cutlass.range_constexpr(count):
@@ -282,13 +291,9 @@ class Window:
         accesses = -(-size // 16) + 1
         self.words = cute.make_rmem_tensor((4, accesses), Uint32)
         cute.recast_tensor(self.words, dtype).fill(fill)
-        copy = cute.make_copy_atom(CopyG2ROp(), Uint32, num_bits_per_copy=128)
-        for a in range(accesses):
-            gWords = cute.make_ptr(Uint32, begin + 16 * a, row.memspace, assumed_align=16)
-            gX = cute.make_tensor(gWords, cute.make_layout(((4, 1),)))
-            pred = vector_predicate(gX, inside & (self.skip + size > 16 * a))  # every access has elements of the vector
-            rX = cute.make_tensor(self.words[None, a].iterator, cute.make_layout(((4, 1),)))
-            cute.copy(copy, gX, rX, pred=pred, cache_policy=policy)
+        gWords = elements_at(begin, Uint32, 4 * accesses)
+        for a in range(accesses):  # each has elements of the vector
+            load_if(gWords, 4 * a, self.words[None, a], inside & (self.skip + size > 16 * a), policy)
 
     def read(self, rX: cute.Tensor) -> None:
         """Waits for the loads, and copies the vector to ``rX``; once."""

@@ -10,6 +10,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint8
 
 from forge_core.cache import CompileCached, Traceable, compile_cached
+from forge_core.steps import CHUNK
 
 __all__ = [
     "CHUNK",
@@ -26,9 +27,6 @@ __all__ = [
 ]
 
 GLOBAL = cute.AddressSpace.gmem
-
-#: Bytes of the widest access of a thread.
-CHUNK = 16
 
 
 def elements_at(address: Any, dtype: Any, count: int, space: Any = GLOBAL) -> Any:

@@ -21,10 +21,8 @@ from forge_core.cute.monoid import Maximum, Monoid
 WARP = 32
 
 
-def reduce_lanes(
-    acc: tuple[Any, ...], monoid: Monoid, lanes: int = WARP, stride: int = 1, *, repeated: bool = False
-) -> tuple[Any, ...]:
-    """Reduces the accumulators of each group of lanes, and returns the total of its group to each lane.
+def reduce_lanes(acc: tuple[Any, ...], monoid: Monoid, lanes: int = WARP, *, repeated: bool = False) -> tuple[Any, ...]:
+    """Reduces the accumulators of each group of adjacent lanes, and returns the total of its group to each lane.
 
     Called by all 32 lanes.  If the monoid has a method ``together(acc, across)``, it replaces ``combine``:
     ``across(part, one)`` reduces one part of the accumulator over the lanes, by a monoid of one part.
@@ -33,22 +31,20 @@ def reduce_lanes(
         acc: accumulator of this lane.
         monoid: the reduction.
         lanes: lanes of a group, a power of two.
-        stride: distance between lanes of a group, a power of two; ``lanes * stride <= 32``.
         repeated: all groups hold the same accumulators, so that a maximum over the warp is that of a group.
     """
     together = getattr(monoid, "together", None)
     if together is None or lanes == 1:
-        return _butterfly(acc, monoid.combine, lanes, stride)
-    found: tuple[Any, ...] = together(acc, lambda part, one: reduce_part(part, one, lanes, stride, repeated=repeated))
+        return _butterfly(acc, monoid.combine, lanes)
+    found: tuple[Any, ...] = together(acc, lambda part, one: reduce_part(part, one, lanes, repeated=repeated))
     return found
 
 
-def reduce_part(part: Any, one: Monoid, lanes: int = WARP, stride: int = 1, *, repeated: bool = False) -> Any:
+def reduce_part(part: Any, one: Monoid, lanes: int = WARP, *, repeated: bool = False) -> Any:
     """:func:`reduce_lanes` for a scalar and a monoid of one part."""
-    full = stride == 1 and (lanes == WARP or repeated)
-    if full and isinstance(one, Maximum) and one.dtype is Float32:
+    if (lanes == WARP or repeated) and isinstance(one, Maximum) and one.dtype is Float32:
         return warp_maximum(part)
-    return _butterfly((part,), one.combine, lanes, stride)[0]
+    return _butterfly((part,), one.combine, lanes)[0]
 
 
 def warp_maximum(x: Any) -> Any:
@@ -75,9 +71,9 @@ def warp_maximum(x: Any) -> Any:
     )
 
 
-def _butterfly(acc: tuple[Any, ...], combine: Any, lanes: int, stride: int) -> tuple[Any, ...]:
-    step = lanes * stride // 2
-    while step >= stride:
+def _butterfly(acc: tuple[Any, ...], combine: Any, lanes: int) -> tuple[Any, ...]:
+    step = lanes // 2
+    while step:
         other = tuple(cute.arch.shuffle_sync_bfly(part, offset=step) for part in acc)
         acc = combine(acc, other)
         step //= 2

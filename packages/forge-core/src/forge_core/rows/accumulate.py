@@ -15,10 +15,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, const_expr
 
-from forge_core.cute.copy import behind, store_if
+from forge_core.cute.copy import behind, registers, store_if
 from forge_core.cute.exchange import FINISHED, Places, combine_places, finish_parts
 from forge_core.cute.grid import follow
-from forge_core.cute.memory import GLOBAL, launch_bounds, name_kernel
+from forge_core.cute.memory import GLOBAL, elements_at, launch_bounds, name_kernel
 from forge_core.cute.monoid import Each, Sum
 from forge_core.dtypes import cute_dtype
 from forge_core.rows.kernel import SharedRowKernel
@@ -37,11 +37,8 @@ class AccumulatingKernel(SharedRowKernel):
 
     def sums(self) -> dict[str, cute.Tensor]:
         """A thread's sums, zeroed."""
-        found = {}
-        for name in self.binding.operands.accumulates:
-            found[name] = cute.make_rmem_tensor((self.vec, self.chunks), cute_dtype(self.binding.compute))
-            found[name].fill(0)
-        return found
+        shape, compute = (self.vec, self.chunks), cute_dtype(self.binding.compute)
+        return {name: registers(shape, compute, 0) for name in self.binding.operands.accumulates}
 
     def accumulate(self, sums: dict[str, cute.Tensor], v: Piece, c: int, constants: Any) -> None:
         """Adds the contributions of a thread's chunk ``c``."""
@@ -68,8 +65,7 @@ class AccumulatingKernel(SharedRowKernel):
     def _add_lanes(self, sums: dict[str, cute.Tensor], start: Int32, thread: Int32) -> None:
         """Adds up the sums of all rows of a block, in the shared memory of the pipeline."""
         compute, width = cute_dtype(self.binding.compute), self.lanes * self.vec
-        pointer = cute.make_ptr(compute, start, cute.AddressSpace.smem, assumed_align=16)
-        sSum = cute.make_tensor(pointer, cute.make_layout(self.threads * self.vec))
+        sSum = elements_at(start, compute, self.threads * self.vec, cute.AddressSpace.smem)
         if self.stages:
             cute.arch.cp_async_wait_group(0)
         rows = [thread % self.lanes * self.vec + r for r in range(self.vec)]

@@ -17,7 +17,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32
 from cutlass.memory import SmemAllocator
 
-from forge_core.cute.copy import behind, load_unaligned, partition, shift_bytes, vector_predicate
+from forge_core.cute.copy import behind, load_unaligned, partition, registers, shift_bytes, vector_predicate
 from forge_core.rows.values import Epoch
 
 
@@ -94,12 +94,10 @@ class Columns:
         step = self.thread * config.vec + c * self.threads * config.vec
         if self._whole:
             copy, tXgX = partition(g, self.first, config.vec, self.threads, config.chunks, self.thread, load=True)
-            rX = cute.make_rmem_tensor(tXgX[None, c].shape, g.element_type)
-            rX.fill(rX.element_type(0))
+            rX = registers(tXgX[None, c].shape, g.element_type, 0)
             cute.copy(copy, tXgX[None, c], rX, pred=vector_predicate(tXgX, step < self.count))
         else:
-            rX = cute.make_rmem_tensor(config.vec, g.element_type)
-            rX.fill(rX.element_type(0))
+            rX = registers(config.vec, g.element_type, 0)
             load_unaligned(g, self.first + step, rX, step < self.count)
         return rX.load().reshape(config.vec)
 

@@ -23,13 +23,14 @@ from forge_core.cute.copy import (
     head_elements,
     load_if,
     load_policy,
+    load_vector,
     opaque,
     partition,
+    registers,
     stage,
     stage_all,
     store_if,
     store_vector,
-    vector_predicate,
 )
 from forge_core.rows.columns import Columns
 from forge_core.rows.config import RowConfig
@@ -87,14 +88,13 @@ class Pieces(RowConfig):
         inside = [step < count for step in steps]
         parts = {}
         for name in binding.moving:
-            loads = name in binding.loaded
-            parts[name] = partition(g[name], first, vec, threads, self.chunks, thread, load=loads)
+            load = name in binding.loaded
+            parts[name] = partition(g[name], first, vec, threads, self.chunks, thread, load=load)
         sources = {name: parts[name][1] for name in binding.loaded}
         slots = stage(behind(smem), sources, staged) if staged else {}
         held: dict[str, cute.Tensor] = {}
         for name, tXgX in sources.items():
-            held[name] = cute.make_rmem_tensor((tXgX.shape[0], kept), g[name].element_type)
-            held[name].fill(self.fill_value(name, g))
+            held[name] = self.filled((tXgX.shape[0], kept), name, g)
         windows: dict[tuple[str, int], Window] = {}
         for c in range(kept):
             for name in binding.loaded:
@@ -102,9 +102,7 @@ class Pieces(RowConfig):
                     at, fill = first + steps[c], self.fill_value(name, g)
                     windows[name, c] = Window(g[name], at, vec, fill, inside[c], policy)
                     continue
-                copy, tXgX = parts[name]
-                pred = vector_predicate(tXgX, inside[c])
-                cute.copy(copy, tXgX[None, c], held[name][None, c], pred=pred, cache_policy=policy)
+                load_vector(*parts[name], c, held[name][None, c], inside[c], policy)
         if staged:
             fill, stride = tuple(self.fill_value(name, g) for name in slots), Int32(threads * vec)
             once, staging = bool(binding.program.operands.columns), (tuple(sources.values()), tuple(slots.values()))
@@ -133,12 +131,12 @@ class Pieces(RowConfig):
 
         pieces = []
         for c in range(self.chunks):
-            registers = {n: partial(read, n, c) for n in binding.loaded}
+            loads = {n: partial(read, n, c) for n in binding.loaded}
             later = {n: partial(columns.read, n, c) for n in columns.names}
             if self.columns_early:
-                registers, later = registers | {n: partial(_same, columns.read(n, c)) for n in columns.names}, {}
-            if columns.staged:  # in shared memory: no need to load a vector ahead
-                registers, later = registers | later, {}
+                later = {n: partial(_same, columns.read(n, c)) for n in columns.names}
+            if self.columns_early or columns.staged:  # no need to load a vector ahead
+                loads, later = loads | later, {}
             more = {
                 "store": partial(store, c),
                 "held": tuple(r[None, c] for r in held.values() if c < kept),
@@ -146,37 +144,40 @@ class Pieces(RowConfig):
                 "columns": later,
             }
             index = partial(indices, first + steps[c], vec)
-            pieces.append(self.piece(g, registers, index, inside[c], vec, **more))
+            pieces.append(self.piece(g, loads, index, inside[c], vec, **more))
         return pieces
 
     def element(self, g: dict[str, cute.Tensor], i: Any, inside: Boolean) -> Piece:
         """Loads one element of a row of each operand, if ``inside``."""
-        registers = {}
+        loads = {}
         for name in (*self.binding.loaded, *self.binding.program.operands.columns):
-            rX = cute.make_rmem_tensor(1, g[name].element_type)
-            rX.fill(self.fill_value(name, g))
+            rX = self.filled(1, name, g)
             load_if(g[name], i, rX, inside, load_policy())
-            registers[name] = rX.load
+            loads[name] = rX.load
 
         def store(name: str, y: Any) -> None:
             store_if(g[name], i, y[0], inside)
 
-        return self.piece(g, registers, partial(indices, i, 1), inside, 1, store=store)
+        return self.piece(g, loads, partial(indices, i, 1), inside, 1, store=store)
 
     def piece(
-        self, g: dict[str, cute.Tensor], registers: dict[str, Any], index: Any, inside: Any, vec: int, **more: Any
+        self, g: dict[str, cute.Tensor], loads: dict[str, Any], index: Any, inside: Any, vec: int, **more: Any
     ) -> Piece:
         """A piece, with broadcast row operands added."""
         for name in self.binding.broadcast:
             x = g[name][0]
-            registers[name] = partial(cute.full, (vec,), x, type(x))
-        return Piece(self.binding, registers, index, inside, size=vec, **more)
+            loads[name] = partial(cute.full, (vec,), x, type(x))
+        return Piece(self.binding, loads, index, inside, size=vec, **more)
 
     def fill_value(self, name: str, g: dict[str, cute.Tensor]) -> Any:
         """The value of an operand outside the row."""
         dtype, names = g[name].element_type, self.binding.program.operands
         outside = self.binding.program.outside if name in names.rows else 0.0
         return dtype(outside if dtype.is_float else 0)
+
+    def filled(self, shape: Any, name: str, g: dict[str, cute.Tensor]) -> cute.Tensor:
+        """Registers for elements of an operand, with :meth:`fill_value`."""
+        return registers(shape, g[name].element_type, self.fill_value(name, g))
 
     def drop_conversions(self, pieces: list[Piece], totals: tuple[Any, ...], zero: Uint32) -> None:
         """Makes later uses of 8- and 16-bit elements depend on the last total, so that they are converted again.

@@ -27,13 +27,14 @@ from forge_core.cute.copy import (
     copy_bits,
     load_if,
     load_policy,
+    load_vector,
     partition,
     stage,
     stage_all,
     store_if,
     store_vector,
-    vector_predicate,
 )
+from forge_core.cute.memory import elements_at
 from forge_core.rows.values import Epoch, Piece, Row, indices
 
 
@@ -96,8 +97,7 @@ class Successive:
         if kernel.columns_staged:
             made._stage_columns()
         for name in names.scalars:
-            made.rScalars[name] = cute.make_rmem_tensor(1, g[name].element_type)
-            made.rScalars[name].fill(kernel.fill_value(name, g))
+            made.rScalars[name] = kernel.filled(1, name, g)
         for name in kernel.binding.loaded if not kernel.stages else ():
             made.rNext[name] = cute.make_rmem_tensor((vec, chunks), g[name].element_type)
         return made
@@ -151,11 +151,9 @@ class Successive:
             cute.arch.sync_warp()  # keeps reads of this stage ahead of the copies that overwrite it
         if const_expr(self.kernel.has_edges):
             g, _ = self.row(iteration)
-            staged, nothing = self._stage(iteration, self._parts(g)), []
-            for name, sX in staged.items():
-                nothing.append(cute.make_rmem_tensor(sX.shape, sX.element_type))
-                nothing[-1].fill(self.kernel.fill_value(name, g))
-            copy_bits(tuple(nothing), tuple(staged.values()), ~self.own, self.own != self.whole)
+            staged = self._stage(iteration, self._parts(g))
+            nothing = tuple(self.kernel.filled(sX.shape, name, g) for name, sX in staged.items())
+            copy_bits(nothing, tuple(staged.values()), ~self.own, self.own != self.whole)
 
     def at(
         self, iteration: Int32, scalars: dict[str, cute.Tensor]
@@ -258,7 +256,7 @@ class Successive:
                 width, accesses = tXgX.shape[0]
                 layout = cute.make_layout(((width, accesses),), stride=((1, width),))
                 rOwn = cute.make_tensor(rX[None, c].iterator, layout)
-                cute.copy(copy, tXgX[None, c], rOwn, pred=vector_predicate(tXgX, inside))
+                load_vector(copy, tXgX, c, rOwn, inside)
 
 
 def _places(kernel: Any, arguments: tuple[Any, ...], row: Int64, who: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -291,6 +289,5 @@ def _read(sX: cute.Tensor, c: int) -> Any:
     for a in range(accesses):
         # The DSL does not infer the alignment of a slice at a runtime index.
         start = sX[(None, a), c].iterator.toint()
-        pointer = cute.make_ptr(sX.element_type, start, cute.AddressSpace.smem, assumed_align=16)
-        cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(width)), rX[None, a])
+        cute.autovec_copy(elements_at(start, sX.element_type, width, cute.AddressSpace.smem), rX[None, a])
     return rX.load().reshape(width * accesses)

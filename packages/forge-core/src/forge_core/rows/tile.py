@@ -20,7 +20,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32
 from cutlass.memory import SmemAllocator
 
-from forge_core.cute.copy import copy_if, head_elements, load_if, neighbors, store_if
+from forge_core.cute.copy import copy_if, head_elements, load_if, neighbors
 from forge_core.cute.exchange import Places
 from forge_core.rows.values import Piece
 
@@ -179,18 +179,16 @@ def load_tile(
     """
     kernel, vec, chunks = tile.kernel, tile.kernel.vec, tile.kernel.chunks
     columns = kernel.binding.program.operands.columns
-    rX = {n: cute.make_rmem_tensor((vec, chunks), g[n].element_type) for n in kernel.binding.loaded}
+    rX = {n: kernel.filled((vec, chunks), n, g) for n in kernel.binding.loaded}
     rW = {n: cute.make_rmem_tensor((chunks, vec), g[n].element_type) for n in columns}
     rInside, index = (cute.make_rmem_tensor((chunks, vec), dtype) for dtype in (Boolean, Int32))
-    for name, r in rX.items():
-        r.fill(kernel.fill_value(name, g))
     for c in range(chunks):
         n, ok, whole, some = tile.at(begin + c, end, tile.near)
         elements = tile.elements(n)
         for name, rX_n in rX.items():
             load_if(g[name], n, rX_n[None, c], whole, tile.policy)
             if tile.ragged:
-                _load_edge(rX_n[None, c], neighbors(g[name], n, vec), ok, some)
+                _copy_edge(neighbors(g[name], n, vec), rX_n[None, c], ok, some)
         for r in range(vec):
             rInside[c, r], index[c, r] = ok[r], elements[r]
             for name, rW_n in rW.items():
@@ -222,7 +220,7 @@ def store_tile(
             gY = neighbors(g[name], n, vec)
             copy_if(rY_n[None, c], gY, whole)
             if tile.ragged:
-                _store_edge(rY_n[None, c], gY, ok, some)
+                _copy_edge(rY_n[None, c], gY, ok, some)
 
 
 def writer(tile: Tile, g: dict[str, cute.Tensor], smem: SmemAllocator, row: Any, left: Int64) -> Any:
@@ -277,19 +275,12 @@ def _store_rows(tile: Tile, sY: list, out: list, outputs: cutlass.Constexpr, row
 
 
 @cute.jit
-def _load_edge(rX: cute.Tensor, gX: cute.Tensor, ok: list, some: Boolean):
-    """Loads the elements of a vector that are inside."""
+def _copy_edge(source: cute.Tensor, target: cute.Tensor, ok: list, some: Boolean):
+    """Copies the elements of a vector that are inside."""
     if some:
         for r in cutlass.range_constexpr(len(ok)):
             if ok[r]:
-                rX[r] = gX[r]
-
-
-@cute.jit
-def _store_edge(rY: cute.Tensor, gY: cute.Tensor, ok: list, some: Boolean):
-    if some:
-        for r in cutlass.range_constexpr(len(ok)):
-            store_if(gY, r, rY[r], ok[r])
+                target[r] = source[r]
 
 
 def _row(rX: cute.Tensor, r: int) -> Any:
