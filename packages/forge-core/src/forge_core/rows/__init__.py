@@ -23,7 +23,6 @@
     pieces      base of kernel: a thread's loads and stores
     values      what a program is given while a kernel is traced
     folds       monoids of folds, and the reduction of a vector
-    estimates   registers that rows on chip need besides their elements
     realign     base of held: copies of column operands at each distance from a boundary
     columns     a thread's share of a row, and the column operands there: loaded where they are used, or staged
     parted      base of stream and column: rows in parts, with a launch per pass

@@ -84,23 +84,14 @@ def bytes_in_flight(config: HeldConfig, vectors: int, rows: int, device: Device)
 
 
 class Tiling(NamedTuple):
-    """Tiles of neighboring rows.
+    """Tiles of neighboring rows."""
 
-    Attributes:
-        parts: blocks per tile.
-        width: places per element index: rows of a tile, ``vec`` more if ``skewed``.
-        rows: rows per tile.
-        threads: threads per block that have elements.
-        tiles: number of tiles.
-        groups: elements of a row that a block reads per step.
-    """
-
-    parts: int
-    width: int
-    rows: int
-    threads: int
-    tiles: int
-    groups: int
+    parts: int  # blocks per tile
+    width: int  # places per element index: rows of a tile, ``vec`` more if ``skewed``
+    rows: int  # rows per tile
+    threads: int  # threads per block that have elements
+    tiles: int  # number of tiles
+    groups: int  # elements of a row that a block reads per step
 
 
 @functools.lru_cache(maxsize=16)  # planning asks several times for one problem
@@ -215,7 +206,7 @@ def workspace(config: RowConfig, problem: Problem, device: Device) -> int:
         return len(program.operands.accumulates) * each * team_sizes(config, problem, device)[1]
     parts = row_parts(config, problem, device)
     if isinstance(config, HeldConfig) and config.columns_realigned:
-        sizes = [config.binding.dtype(name).itemsize for name in program.operands.columns]
+        sizes = config.binding.sizes(program.operands.columns)
         return config.vec * int(sum(realigned_bytes(problem.length, size) for size in sizes))
     if isinstance(config, HeldConfig):
         return problem.rows * parts * SLOT_BYTES * (1 if program.merge else len(program.folds))

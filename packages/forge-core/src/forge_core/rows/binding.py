@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,27 +17,22 @@ from forge_core.rows.program import Operands, RowProgram, operands_of
 
 @dataclass(frozen=True)
 class Binding:
-    """A program and the dtypes of its operands.
-
-    Attributes:
-        program: the arithmetic.
-        dtypes: in the order of ``program.operands.tensors``.
-        compute: the program's compute dtype.
-        broadcast: row operands with one element per row.
-        via: dtype to which row operands are rounded on load, or None.
-        order: the operands in the order of a launch's pointers; () for that of the program.
-    """
+    """A program and the dtypes of its operands."""
 
     program: RowProgram
-    dtypes: tuple[torch.dtype, ...]
-    compute: torch.dtype
-    broadcast: tuple[str, ...] = ()
-    via: torch.dtype | None = None
-    order: tuple[str, ...] = ()
+    dtypes: tuple[torch.dtype, ...]  # in the order of ``program.operands.tensors``
+    compute: torch.dtype  # the program's compute dtype
+    broadcast: tuple[str, ...] = ()  # row operands with one element per row
+    via: torch.dtype | None = None  # to which row operands are rounded on load
+    order: tuple[str, ...] = ()  # the operands in the order of a launch's pointers; () for that of the program
 
     def dtype(self, name: str) -> torch.dtype:
         """The dtype of an operand."""
         return self.dtypes[self.operands.tensors.index(name)]
+
+    def sizes(self, names: Iterable[str]) -> list[int]:
+        """Bytes per element of operands."""
+        return [self.dtype(name).itemsize for name in names]
 
     @cached_property
     def operands(self) -> Operands:
@@ -56,13 +52,12 @@ class Binding:
     @cached_property
     def wide_columns(self) -> bool:
         """Whether a program with outputs reads more bytes of column operands than of row operands."""
-        columns = sum(self.dtype(name).itemsize for name in self.operands.columns)
-        return bool(self.operands.writes) and columns > self.loaded_bytes
+        return bool(self.operands.writes) and sum(self.sizes(self.operands.columns)) > self.loaded_bytes
 
     @cached_property
     def loaded_bytes(self) -> int:
         """Bytes loaded per element of a row."""
-        return sum(self.dtype(name).itemsize for name in self.loaded)
+        return sum(self.sizes(self.loaded))
 
     @cached_property
     def moving(self) -> tuple[str, ...]:
@@ -72,7 +67,7 @@ class Binding:
     @cached_property
     def widest_vec(self) -> int:
         """Elements of the narrowest moving operand in 16 bytes; at most 8, which is 8 or 16 registers."""
-        return min(VEC, ACCESS // min((self.dtype(name).itemsize for name in self.moving), default=ACCESS))
+        return min(VEC, ACCESS // min(self.sizes(self.moving), default=ACCESS))
 
     @classmethod
     @functools.lru_cache(maxsize=1024)
@@ -85,8 +80,8 @@ class Binding:
 
         The compiler converts a vector of bytes at once, when it is loaded.
         """
-        sizes = (self.dtype(name).itemsize for name in self.loaded)
-        return sum(max(1, -(-vec * (size if size > 1 else self.compute.itemsize) // 4)) for size in sizes)
+        sizes = (size if size > 1 else self.compute.itemsize for size in self.sizes(self.loaded))
+        return sum(max(1, -(-vec * size // 4)) for size in sizes)
 
     @property
     def fits_slot(self) -> bool:

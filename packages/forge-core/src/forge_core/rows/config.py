@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any
 
 from forge_core.rows.binding import Binding
-from forge_core.rows.estimates import column_registers, fold_registers, staged_column_registers
 
 #: Kept dims of kernels for rows indexed by several dims; fewer are padded with dims of size 1.
 MANY_DIMS = 4
@@ -33,28 +32,18 @@ def realigned_bytes(length: Any, itemsize: int) -> Any:
 class RowConfig:
     """Fields common to all kernels.
 
-    Attributes:
-        binding: the program and its dtypes.
-        align: ``"whole"``: rows of aligned vectors; with one kept dim, except in ``ColumnConfig``.  ``"shifted"``:
-            contiguous rows at any distance from a 16-byte boundary, the same in all row operands and outputs.
-            ``"unaligned"``: the same in all outputs.  ``"skewed"``: neighboring rows whose elements are at any such
-            distance, another one for each.  ``"paired"``: rows of aligned pairs of elements.  ``"element"``: others.
-        threads: threads per block; the maximum if ``sized``.
-        chunks: vectors per thread and operand in flight.
-        spare: registers per thread besides the elements it holds.
-        rank: kept dims: 1, ``MANY_DIMS`` or ``ALL_DIMS``.
-        reduced: reduced dims, each with a stride; 0 for contiguous rows.
-        sm_threads: maximum threads per multiprocessor.
+    ``align`` is an ``Alignment``, which is ``"whole"`` for one kept dim only, except in ``ColumnConfig``; or
+    ``"skewed"``: neighboring rows whose elements are at any distance from a boundary, another one for each.
     """
 
     binding: Binding
     align: str
-    threads: int
-    chunks: int
-    spare: int
-    rank: int = 1
-    reduced: int = 0
-    sm_threads: int = 2048
+    threads: int  # per block; the maximum if ``sized``
+    chunks: int  # vectors per thread and operand in flight
+    spare: int  # registers per thread besides the elements it holds
+    rank: int = 1  # kept dims: 1, ``MANY_DIMS`` or ``ALL_DIMS``
+    reduced: int = 0  # reduced dims, each with a stride; 0 for contiguous rows
+    sm_threads: int = 2048  # maximum threads per multiprocessor
 
     @property
     def sized(self) -> bool:
@@ -84,8 +73,8 @@ class RowConfig:
     @cached_property
     def outer(self) -> int:
         """Elements at each end of an ``unaligned`` row, in whole vectors: aligned accesses may reach beyond it."""
-        sizes = [self.vec * self.binding.dtype(name).itemsize for name in self.binding.loaded]
-        return -(-15 // min(sizes)) * self.vec if self.align == "unaligned" else 0
+        narrowest = self.vec * min(self.binding.sizes(self.binding.loaded), default=1)
+        return -(-15 // narrowest) * self.vec if self.align == "unaligned" else 0
 
     @cached_property
     def vec(self) -> int:
@@ -137,8 +126,9 @@ class RowConfig:
 
     @property
     def column_registers(self) -> int:
-        """Registers of column operands."""
-        return column_registers(self)
+        """Registers of column operands: all vectors, or two each, or three where they are shifted in registers."""
+        vectors = self.chunks if self.columns_early else 2 if self.columns_whole else 3
+        return sum(vectors * self.vec * size // 4 + 4 for size in self.binding.sizes(self.binding.operands.columns))
 
     @cached_property
     def resident(self) -> int:
@@ -172,16 +162,11 @@ class RowConfig:
 
 @dataclass(frozen=True)
 class SharedRowConfig(RowConfig):
-    """Fields of kernels whose threads share rows on chip.
+    """Fields of kernels whose threads share rows on chip."""
 
-    Attributes:
-        lanes: lanes per row, a power of two; 0: all threads of the row's blocks; threads per block are then a launch
-            argument.
-        blocks: blocks of the cluster that shares a row.
-    """
-
+    #: Lanes per row, a power of two; 0: all threads of the row's blocks; threads per block are then a launch argument.
     lanes: int = 0
-    blocks: int = 1
+    blocks: int = 1  # of the cluster that shares a row
 
     @cached_property
     def sized(self) -> bool:
@@ -215,20 +200,17 @@ class SharedRowConfig(RowConfig):
 class HeldConfig(SharedRowConfig):
     """``held.py``: rows held in registers.
 
-    Attributes:
-        blocks: 0: blocks per row are a launch argument.  If the program has folds, that launch is cooperative and its
-            blocks exchange through the workspace.
-        staged: vectors per thread and row operand that are staged in shared memory instead of registers, which leaves
-            registers for another resident block.
-        columns_staged: column operands are copied to shared memory together with the row.
-        rows: rows of each group of lanes, all in flight at once.
-        columns_realigned: a launch before copies column operands to the workspace at each distance from a boundary, so
-            that rows at any distance read aligned vectors of them.
+    Where ``blocks`` is 0, blocks per row are a launch argument.  If the program has folds, that launch is cooperative
+    and its blocks exchange through the workspace.
     """
 
+    #: Vectors per thread and row operand that are staged in shared memory instead of registers, which leaves registers
+    #: for another resident block.
     staged: int = 0
-    columns_staged: bool = False
-    rows: int = 1
+    columns_staged: bool = False  # column operands are copied to shared memory together with the row
+    rows: int = 1  # of each group of lanes, all in flight at once
+    #: A launch before copies column operands to the workspace at each distance from a boundary, so that rows at any
+    #: distance read aligned vectors of them.
     columns_realigned: bool = field(default=False, metadata={"added": True})
 
     @property
@@ -259,8 +241,8 @@ class HeldConfig(SharedRowConfig):
     def shared(self, threads: Any) -> Any:
         """Bytes of shared memory per block: exchanges, staged vectors and staged column operands."""
         binding, columns = self.binding, self.binding.program.operands.columns if self.columns_staged else ()
-        rows = self.staged * sum(binding.dtype(n).itemsize for n in binding.loaded) * self.vec * threads
-        column = sum(binding.dtype(n).itemsize for n in columns) * self.vec * self.chunks
+        rows = self.staged * binding.loaded_bytes * self.vec * threads
+        column = sum(binding.sizes(columns)) * self.vec * self.chunks
         return super().shared(threads) + rows + (threads + (not self.columns_whole)) * column
 
     @cached_property
@@ -285,12 +267,35 @@ class HeldConfig(SharedRowConfig):
         staged = self.staged * self.binding.words(self.vec)
         edges = 2 * (self.edges - 1) * len(self.binding.loaded) if self.has_edges else 0
         others = (self.rows - 1) * (self.chunks * self.binding.words(self.vec) + 4)
-        return super().registers + 8 * self.in_grid - staged + edges + others + fold_registers(self)
+        return super().registers + 8 * self.in_grid - staged + edges + others + self.fold_registers
 
     @property
     def column_registers(self) -> int:
-        """Registers of column operands."""
-        return staged_column_registers(self) if self.columns_staged else super().column_registers
+        """Of those in shared memory: a vector for each row operand but the first.
+
+        One more for elements of 4 bytes: fewer resident blocks leave more of the L1, where accesses of unaligned rows
+        hit the lines that they share.
+        """
+        if not self.columns_staged:
+            return super().column_registers
+        vectors, sizes = len(self.binding.loaded) - 1, self.binding.sizes(self.binding.operands.columns)
+        return sum((self.vec * n // 4 + 8) * (vectors + (n > 2)) for n in sizes)
+
+    @property
+    def fold_registers(self) -> int:
+        """Registers of several folds: constants of the row, and terms that lanes keep.
+
+        For moments: the partial results that a thread combines at once, and the deviations that lanes keep.
+        """
+        program, names = self.binding.program, self.binding.operands
+        beside, later = len(names.scalars + names.results), len(program.folds) - 1
+        if program.merge == "moments":
+            combined = 3 * (-(-self.exchange_partials // 32)) if self.sized else self.chunks * self.vec // 2
+            return 8 + combined + 4 * beside
+        if later < 1 or not names.writes or not (beside or names.columns):
+            return 0
+        terms = later * self.chunks * self.vec * 3 // 4 if self.lanes else 0
+        return 4 * beside + (0 if program.merge else 8 * later) + terms
 
     @property
     def rematerializes(self) -> bool:
@@ -310,15 +315,10 @@ class HeldConfig(SharedRowConfig):
 
 @dataclass(frozen=True)
 class StreamConfig(RowConfig):
-    """``stream.py``: rows read for their totals, once with a merge, and once more for their outputs.
+    """``stream.py``: rows read for their totals, once with a merge, and once more for their outputs."""
 
-    Attributes:
-        parted: any number of blocks per row and a launch per pass; otherwise a block per row.
-        overlap: programmatic dependent launch of the passes.
-    """
-
-    parted: bool = False
-    overlap: bool = False
+    parted: bool = False  # any number of blocks per row and a launch per pass; otherwise a block per row
+    overlap: bool = False  # programmatic dependent launch of the passes
 
     @property
     def sized(self) -> bool:
@@ -338,20 +338,14 @@ class StreamConfig(RowConfig):
 
 @dataclass(frozen=True)
 class ColumnConfig(RowConfig):
-    """``column.py``: neighboring rows in neighboring threads; ``shifted`` rows are contiguous memory together.
+    """``column.py``: neighboring rows in neighboring threads; ``shifted`` rows are contiguous memory together."""
 
-    Attributes:
-        held: a block or a cluster per tile of rows, the first ``chunks`` steps of each block in registers; otherwise
-            any number of parts per row and a launch per pass.
-        overlap: programmatic dependent launch of the passes.
-        blocks: maximum blocks of a cluster that shares a tile, whose number is a launch argument.
-        transposes: outputs are contiguous along the rows, and written through shared memory.
-    """
-
+    #: A block or a cluster per tile of rows, the first ``chunks`` steps of each block in registers; otherwise any
+    #: number of parts per row and a launch per pass.
     held: bool = False
-    overlap: bool = False
-    blocks: int = 1
-    transposes: bool = False
+    overlap: bool = False  # programmatic dependent launch of the passes
+    blocks: int = 1  # the most of a cluster that shares a tile, whose number is a launch argument
+    transposes: bool = False  # outputs are contiguous along the rows, and written through shared memory
 
     @property
     def sizes(self) -> int:
@@ -371,7 +365,7 @@ class ColumnConfig(RowConfig):
     def shared(self, threads: Any) -> Any:
         """Bytes of shared memory per block: exchanges; transposed outputs of an iteration, a gap behind a row."""
         names, most = self.binding.program.operands.writes if self.transposes else (), threads * (self.chunks + 1)
-        return super().shared(threads) + sum(most * self.binding.dtype(name).itemsize + 16 for name in names)
+        return super().shared(threads) + sum(most * size + 16 for size in self.binding.sizes(names))
 
     @property
     def registers(self) -> int:

@@ -20,7 +20,6 @@ from forge_core.rows.config import (
     RowConfig,
     StreamConfig,
 )
-from forge_core.rows.estimates import fold_registers
 from forge_core.rows.teams import RESERVED_SHARED, persistent_configurations, spare_registers
 
 Config = TypeVar("Config", bound=RowConfig)
@@ -128,7 +127,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     clusters, floats = max_cluster(device), all(binding.dtype(name).is_floating_point for name in binding.loaded)
     stages, columns = bool(binding.program.folds) and floats, binding.program.operands.columns
     writes, wide = binding.program.operands.writes, binding.wide_columns
-    converted = any(binding.dtype(name).itemsize < 4 for name in binding.loaded)
+    converted = min(binding.sizes(binding.loaded), default=4) < 4
     short = bool(columns) and not converted and binding.wide == len(binding.loaded) == 1
     longer = [(threads, min(blocks, clusters), room) for threads, blocks, room in _BLOCK_ROWS]
     longer += [(512, 1, _MOST - 8 * more)] if clusters == 1 else []
@@ -138,8 +137,8 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     unaligned = [(threads, min(blocks, clusters), room) for threads, blocks, room in _UNALIGNED_ROWS]
     if not binding.program.folds:  # a row of a map has any number of blocks
         longer = unaligned = [(256, 0, _SOME)]
-    sizes = [[binding.dtype(name).itemsize for name in names] for names in (columns, binding.moving)]
-    realigns = wide and clusters > 1 and stages and max(sizes[0]) <= min(sizes[1], default=0)
+    widest, narrowest = max(binding.sizes(columns), default=0), min(binding.sizes(binding.moving), default=0)
+    realigns = wide and clusters > 1 and stages and widest <= narrowest
     lane_rows = () if columns else _WARP_ROWS[1:]  # windows of column operands take a warp longer than a block
     for align in ("whole", "shifted"):
         for threads, lanes, chunks in _WARP_ROWS if align == "whole" else lane_rows:
@@ -170,7 +169,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     if clusters > 1 and binding.program.folds and not stages:
         most = (held("shifted", 512, 0, max(1, room // words), clusters) for room in (_MOST, _MANY))
         # 512 threads have at most 128 registers each, those of the folds included.
-        yield from itertools.islice((c for c in most if c.registers + fold_registers(c) <= 128), 1)
+        yield from itertools.islice((c for c in most if c.registers + c.fold_registers <= 128), 1)
     room, vectors = _STAGED_CONVERTED if converted else _STAGED_COLUMNS if columns and not moments else _STAGED_KEPT
     # Several row operands beside column operands need registers for a vector of each.
     less = 8 * (len(binding.moving) > 1 and bool(columns)) + 8 * (device.capability >= (10, 0) and not converted)
@@ -194,7 +193,7 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
     Not operands wider than the row: staged, each block loads them from the L2, where whole rows hit some in the L1.
     """
     binding, columns = config.binding, config.binding.program.operands.columns
-    sizes, row = ([binding.dtype(name).itemsize for name in names] for names in (columns, binding.moving))
+    sizes, row = binding.sizes(columns), binding.sizes(binding.moving)
     wide = config.columns_whole and (max(sizes, default=0) > min(row, default=8) or binding.wide_columns)
     wide = wide and not (_packed(binding, config.blocks) and config.chunks * binding.words(config.vec) >= _SOME)
     # Copies to shared memory are 16 bytes wide, and the first lanes of a warp copy the last vectors of each chunk.
@@ -209,7 +208,7 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
 
 def _packed(binding: Binding, blocks: int) -> bool:
     """Whether rows of ``blocks`` get more threads and staged columns: elements of 16 bits, most of them of columns."""
-    narrow = all(binding.dtype(name).itemsize < 4 for name in binding.loaded + binding.operands.columns)
+    narrow = all(size < 4 for size in binding.sizes(binding.loaded + binding.operands.columns))
     return bool(binding.wide_columns) and narrow and 0 < blocks < 16
 
 

@@ -55,17 +55,13 @@ def spare_registers(device: Device) -> int:
 
 @dataclass(frozen=True)
 class PersistentConfig(SharedRowConfig):
-    """``persistent.py``: each team processes rows one after the other.
+    """``persistent.py``: each team processes rows one after the other."""
 
-    Attributes:
-        stages: rows in the shared-memory pipeline: one is computed while the others are loaded; 0: the next row is
-            loaded into registers, by element.
-        overlap: programmatic dependent launch of the kernel that adds up the sums of teams.
-        columns_staged: column operands are kept in shared memory instead of registers.
-    """
-
+    #: Rows in the shared-memory pipeline: one is computed while the others are loaded; 0: the next row is loaded into
+    #: registers, by element.
     stages: int = 0
-    overlap: bool = False
+    overlap: bool = False  # programmatic dependent launch of the kernel that adds up the sums of teams
+    #: Column operands are kept in shared memory instead of registers.
     columns_staged: bool = field(default=False, metadata={"added": True})
 
     @property
@@ -125,7 +121,7 @@ class PersistentConfig(SharedRowConfig):
         row = self.chunks * self.vec * self.binding.loaded_bytes
         sums = self.vec * self.binding.compute.itemsize if self.lanes and self.workspace else 0
         columns = self.binding.operands.columns if self.columns_staged else ()
-        column = self.chunks * self.vec * sum(self.binding.dtype(name).itemsize for name in columns)
+        column = self.chunks * self.vec * sum(self.binding.sizes(columns))
         return super().shared(threads) + 32 + threads * (max(self.stages * row, sums) + column)
 
     @property
@@ -206,7 +202,7 @@ def _pipelined(
     # cp.async needs 16 bytes of each operand.
     names = binding.loaded + (binding.operands.columns if config.columns_staged else ())
     row, resident = threads * chunks * config.vec * binding.loaded_bytes, config.resident
-    narrow = any(binding.dtype(name).itemsize * config.vec % 16 for name in names)
+    narrow = any(size * config.vec % 16 for size in binding.sizes(names))
     if not binding.loaded or narrow or config.registers * threads > REGISTERS:
         return None
     beside = replace(config, stages=3).shared(threads) - 3 * row  # at most

@@ -59,7 +59,7 @@ class Piece:
     def exact(self) -> bool:
         """Whether an output is wider than 16 bits, so that approximations must be accurate to fp32."""
         operands = self._binding.program.operands
-        return any(self._binding.dtype(name).itemsize > 2 for name in operands.writes + operands.results)
+        return max(self._binding.sizes(operands.writes + operands.results), default=0) > 2
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._registers:
