@@ -10,8 +10,8 @@ from forge_core.rows.config import COLUMN_THREADS, LIMIT, MANY_DIMS, ColumnConfi
 from forge_core.rows.listing import listed
 from forge_core.rows.problem import Problem
 
-# Vectors per thread whose loads hide each other.
-_FEW_CHUNKS = 4
+#: Vectors per thread whose loads hide each other.
+FEW_CHUNKS = 4
 # Bytes from which sums of aligned elements are limited by DRAM, where vectors load up to 7 % faster.
 _STREAMED = 2**25
 
@@ -91,4 +91,4 @@ def by_threads(binding: Binding, problem: Problem, thread: HeldConfig, column: C
     if problem.length == 1 and aligned and problem.rows > thread.rows * device.sm_threads * device.sm_count:
         return False  # beyond a wave of threads with an element or two each, vectors have more bytes in flight
     # Tiles load aligned 16-bit elements by far fewer instructions.
-    return folds != 1 or not aligned or binding.widest_vec <= _FEW_CHUNKS or thread.capacity <= 2 * _FEW_CHUNKS
+    return folds != 1 or not aligned or binding.widest_vec <= FEW_CHUNKS or thread.capacity <= 2 * FEW_CHUNKS

@@ -275,13 +275,7 @@ def _like(dim: Dims, dims: Sequence[int]) -> Dims:
 def _differentiate(
     schema: Schema, gradient: Mapping[str, Callable[..., torch.Tensor]], reference: Callable[..., torch.Tensor]
 ) -> tuple[Callable[..., None], Callable[..., Any]]:
-    """``setup_context`` and ``backward`` for ``torch.library.register_autograd``.
-
-    Args:
-        schema: the operator's schema.
-        gradient: gradients by tensor: see :func:`row_operator`.
-        reference: the reference, which gives the gradients of all other tensors.
-    """
+    """``setup_context`` and ``backward`` for ``torch.library.register_autograd``: see :func:`row_operator`."""
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: Any = None) -> None:
         # Without strict=, which dynamo of PyTorch 2.9 takes for True.

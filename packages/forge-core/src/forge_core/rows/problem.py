@@ -50,17 +50,14 @@ class Dim(NamedTuple):
 class Alignment(NamedTuple):
     """Alignment of rows to 16-byte boundaries.
 
-    Attributes:
-        kind: ``"whole"``: rows begin at a boundary and are whole vectors.  ``"shifted"``: rows begin at any distance
-            from a boundary, the same in all row operands and outputs.  ``"unaligned"``: the same in all outputs.
-            ``"paired"``: rows of aligned pairs of elements, with column operands and too short for vectors at any
-            distance.  ``"element"``: none of these, or too short.
-        vec: elements per vector: 16 bytes of the narrowest row operand or output, or 8; 2 for ``"paired"``, 1 for
-            ``"element"``.
+    ``"whole"``: rows begin at a boundary and are whole vectors.  ``"shifted"``: rows begin at any distance from a
+    boundary, the same in all row operands and outputs.  ``"unaligned"``: the same in all outputs.  ``"paired"``: rows
+    of aligned pairs of elements, with column operands and too short for vectors at any distance.  ``"element"``: none
+    of these, or too short.
     """
 
     kind: str
-    vec: int
+    vec: int  # elements per vector: 16 bytes of the narrowest row operand or output, or 8; 2 if paired, 1 by element
 
 
 class Problem:
@@ -92,7 +89,7 @@ class Problem:
         self.operands, self.kept, self.reduced = operands, kept, reduced
         self.itemsizes, self.offsets = itemsizes, offsets
         self.rows = self.length = 1
-        for dim in kept:
+        for dim in kept:  # planning a new shape is on the critical path: no comprehension, which is a call
             self.rows *= dim.size
         for dim in reduced:
             self.length *= dim.size

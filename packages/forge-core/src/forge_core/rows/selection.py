@@ -27,24 +27,11 @@ from forge_core.choice import Refusal, refuse, require_known
 from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.op.plan import Variant
-from forge_core.rows.arguments import (
-    block_threads,
-    bytes_in_flight,
-    row_parts,
-    tiling,
-)
+from forge_core.rows.arguments import block_threads, bytes_in_flight, row_parts, tiling
 from forge_core.rows.binding import Binding
-from forge_core.rows.config import (
-    ALL_DIMS,
-    LIMIT,
-    MANY_DIMS,
-    ColumnConfig,
-    HeldConfig,
-    RowConfig,
-    StreamConfig,
-)
+from forge_core.rows.config import ALL_DIMS, LIMIT, MANY_DIMS, ColumnConfig, HeldConfig, RowConfig, StreamConfig
 from forge_core.rows.listing import listed
-from forge_core.rows.neighbors import beside, by_threads, choose_column
+from forge_core.rows.neighbors import FEW_CHUNKS, beside, by_threads, choose_column
 from forge_core.rows.problem import Problem
 from forge_core.rows.teams import PersistentConfig, choose_long_team, choose_team, team_sizes
 from forge_core.rows.thresholds import thresholds
@@ -86,8 +73,6 @@ NO_LADDER: Mapping[str, Rung] = {}
 #: All kernels of the engine.
 KERNELS: Mapping[str, Variant] = {**VARIANTS, **PERSISTENT}
 
-# Vectors per thread whose loads hide each other.
-_FEW_CHUNKS = 4
 # Maximum elements of a contiguous row that one thread reads, and of one that it writes: lanes write more of each cache
 # line at once.
 _ALONE, _ALONE_WRITTEN = 16, 4
@@ -115,10 +100,7 @@ def select(
                 requirement="elements at multiples of their size",
             )
     if variant == "auto":
-        if binding.operands.accumulates:
-            chosen = _accumulating(binding, problem, device)
-        else:
-            chosen = _automatic(binding, problem, device, teams="persistent" in kernels)
+        chosen = _automatic(binding, problem, device, teams="persistent" in kernels)
         if isinstance(chosen, Refusal):
             refuse(op, variant, chosen, [])
         return (*chosen[:2], chosen[2] + thresholds().note(device))
@@ -134,16 +116,13 @@ def select(
     return variant, found, f"variant={variant!r} was asked for"
 
 
-def _accumulating(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal:
-    """Selection for programs that accumulate sums over rows."""
-    team = choose_team(binding, problem, device)
-    return team if isinstance(team, Refusal) else ("persistent", team, _why_team(team, problem, device))
-
-
 def _automatic(
     binding: Binding, problem: Problem, device: Device, *, teams: bool
 ) -> tuple[str, RowConfig, str] | Refusal:
-    """Selection for all other programs; with ``teams``, among them."""
+    """The fastest kernel, and why; with ``teams``, ``persistent`` is among those of programs without sums over rows."""
+    if binding.operands.accumulates:
+        needed = choose_team(binding, problem, device)
+        return needed if isinstance(needed, Refusal) else ("persistent", needed, _why_team(needed, problem, device))
     held = _held(binding, problem, device)
     column = choose_column(binding, problem, device) if problem.kind in ("outer", "strided") else None
     if (
@@ -153,22 +132,20 @@ def _automatic(
     ):
         tiles = tiling(column, problem, device)
         return "column", column, f"tiles of {tiles.rows} neighboring rows, in {tiles.parts} parts"
-    if isinstance(held, HeldConfig):
-        few = problem.rows * 16 <= device.sm_count
-        vectors = problem.length // problem.alignment.vec
-        if not few or vectors < thresholds().value("grid_vectors", device):
-            # A team reads column operands once for all rows, and has the next row in flight during an exchange.
-            team = choose_long_team(binding, problem, device) if teams and held.blocks > 1 else None
-            if team is not None:
-                return "persistent", team, _why_team(team, problem, device)
-            return "held", held, _why(held, problem, device)
-    grid = _grid(binding, problem, device)
+    few, vectors = problem.rows * 16 <= device.sm_count, problem.length // problem.alignment.vec
+    spreads = isinstance(held, Refusal) or (few and vectors >= thresholds().value("grid_vectors", device))
+    if teams and not spreads and isinstance(held, HeldConfig) and held.blocks > 1:
+        # A team reads column operands once for all rows, and has the next row in flight during an exchange.
+        team = choose_long_team(binding, problem, device)
+        if team is not None:
+            return "persistent", team, _why_team(team, problem, device)
+    grid = _grid(binding, problem, device) if spreads else None
     if isinstance(grid, HeldConfig):
         return "grid", grid, f"{problem.rows} rows of {problem.length} elements over the whole GPU"
     if isinstance(held, HeldConfig):
         return "held", held, _why(held, problem, device)
     if problem.rows * 2 <= device.sm_count and problem.length >= thresholds().value("split_elements", device):
-        split = _split(binding, problem, device)
+        split = _stream(binding, problem, device, parted=True)
         if isinstance(split, StreamConfig):
             return "split", split, f"{row_parts(split, problem, device)} parts a row, since `held` {held}"
     streamed = _stream(binding, problem, device)
@@ -217,11 +194,8 @@ def _unaligned(problem: Problem) -> str:
 
 def _fitting(configs: Iterable[HeldConfig], problem: Problem) -> list[HeldConfig]:
     """The configurations that hold rows of this length."""
-    length = problem.length
-    fits = [c for c in configs if length < c.limit]
-    if max(problem.rows, length) >= LIMIT >> 10:  # below, no 32-bit limit can be reached
-        fits = [c for c in fits if _counts(c, problem)]
-    return fits
+    near = max(problem.rows, problem.length) >= LIMIT >> 10  # below, no 32-bit limit can be reached
+    return [c for c in configs if problem.length < c.limit and not (near and not _counts(c, problem))]
 
 
 def _counts(config: HeldConfig, problem: Problem) -> bool:
@@ -265,7 +239,7 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
         # An exchange of more blocks takes longer, and more bytes of other rows in flight hide it.
         useful: float = min(in_flight, enough + _BYTES_PER_BLOCK * (blocks - 1))
         if compute_bound:
-            useful = config.chunks >= _FEW_CHUNKS
+            useful = config.chunks >= FEW_CHUNKS
         rank = (min(busy, sm_count), compute_bound or in_flight >= almost, -blocks, useful, -config.chunks)
         if rank > best_rank:
             best, best_rank = config, rank
@@ -300,7 +274,9 @@ def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
 
 
 def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool = False) -> StreamConfig | Refusal:
-    """Selects the configuration that streams rows; or a Refusal."""
+    """Selects the configuration that streams rows, or parts of them; or a Refusal."""
+    if parted and problem.rows * -(-2 * device.sm_count // max(problem.rows, 1)) >= LIMIT:
+        return Refusal("fewer than 2^31 blocks for the parts of all rows", f"{problem.rows} rows")
     if problem.rows >= LIMIT:
         return Refusal("fewer than 2^31 rows, a block each", str(problem.rows))
     dims = max(len(problem.kept), len(problem.reduced))
@@ -309,26 +285,18 @@ def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool 
     contiguous = problem.kind in ("inner", "empty") and len(problem.kept) <= MANY_DIMS
     kind = _unaligned(problem) if contiguous else "element"
     kind = "element" if kind == "paired" else kind
-    strided = (MANY_DIMS,) if dims <= MANY_DIMS else (ALL_DIMS,)
-    able = listed(binding, device, StreamConfig, kind)
-    dims_of = (0, *strided) if contiguous else strided
-    fits = [c for reduced in dims_of for c in able if (c.reduced, c.parted) == (reduced, parted)]
+    strided = MANY_DIMS if dims <= MANY_DIMS else ALL_DIMS
+    able = {c.reduced: c for c in listed(binding, device, StreamConfig, kind) if c.parted == parted}
+    config = able.get(0 if contiguous else strided) or able.get(strided)
     if parted and not binding.program.folds:
         return Refusal("a program with folds, whose partial results can be combined", "a map")
-    return fits[0] if fits else Refusal(f"rows of at most {MANY_DIMS} dims", f"{dims} dims")
-
-
-def _split(binding: Binding, problem: Problem, device: Device) -> StreamConfig | Refusal:
-    """Selects the configuration that streams parts of rows; or a Refusal."""
-    if problem.rows * -(-2 * device.sm_count // max(problem.rows, 1)) >= LIMIT:
-        return Refusal("fewer than 2^31 blocks for the parts of all rows", f"{problem.rows} rows")
-    return _stream(binding, problem, device, parted=True)
+    return config or Refusal(f"rows of at most {MANY_DIMS} dims", f"{dims} dims")
 
 
 _CHOOSE: Mapping[str, Callable[[Binding, Problem, Device], RowConfig | Refusal]] = {
     "stream": _stream,
     "column": choose_column,
-    "split": _split,
+    "split": functools.partial(_stream, parted=True),
     "grid": _grid,
     "held": _held,
     "persistent": choose_team,

@@ -13,20 +13,18 @@ from pathlib import Path
 
 from forge_core.thresholds import Probe, Threshold, Thresholds
 
-#: By name: its default, and what it decides.
-_DECLARED = {
-    "almost_bytes": (
-        64 * 1024,
+#: Name, default, and what it decides.
+_DECLARED = (
+    (
+        "almost_bytes",
+        2**16,
         "Bytes in flight per multiprocessor above which fewer blocks per row beat more bytes in flight.",
     ),
-    "enough_bytes": (96 * 1024, "Bytes in flight per multiprocessor beyond which more gain nothing."),
-    "spread_vectors": (1024, "Vectors per block, of very few rows per row, from which few rows take more blocks."),
-    "grid_vectors": (
-        2**15,
-        "Vectors of a row from which few rows are held by the whole GPU, not by a cluster each.",
-    ),
-    "split_elements": (2**16, "Elements of a row from which its parts have a launch per pass."),
-}
+    ("enough_bytes", 96 * 2**10, "Bytes in flight per multiprocessor beyond which more gain nothing."),
+    ("spread_vectors", 2**10, "Vectors per block, of very few rows per row, from which few rows take more blocks."),
+    ("grid_vectors", 2**15, "Vectors of a row from which few rows are held by the whole GPU, not by a cluster each."),
+    ("split_elements", 2**16, "Elements of a row from which its parts have a launch per pass."),
+)
 
 
 @functools.cache
@@ -35,10 +33,7 @@ def thresholds() -> Thresholds:
     return Thresholds(
         week="rows",
         folder=Path(__file__).with_name("thresholds"),
-        declared=tuple(
-            Threshold(name, default, about, (default // 2, default, default * 2), ())
-            for name, (default, about) in _DECLARED.items()
-        ),
+        declared=tuple(Threshold(name, n, about, (n // 2, n, n * 2), ()) for name, n, about in _DECLARED),
     )
 
 
