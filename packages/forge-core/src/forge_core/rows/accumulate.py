@@ -21,6 +21,7 @@ from forge_core.cute.grid import follow
 from forge_core.cute.memory import GLOBAL, elements_at, launch_bounds, name_kernel
 from forge_core.cute.monoid import Each, Sum
 from forge_core.dtypes import cute_dtype
+from forge_core.rows.folds import masked
 from forge_core.rows.kernel import SharedRowKernel
 from forge_core.rows.successive import Successive
 from forge_core.rows.values import Piece
@@ -44,9 +45,7 @@ class AccumulatingKernel(SharedRowKernel):
         """Adds the contributions of a thread's chunk ``c``."""
         terms = self.binding.program.accumulate(v, constants)
         for rSum, term in zip(sums.values(), terms, strict=True):
-            own = term
-            if not self.sized:  # lanes past the last row
-                own = cute.where(cute.full(term.shape, v.inside, Boolean), term, cute.full_like(term, term.dtype(0)))
+            own = term if self.sized else masked(v, term, term.dtype(0))  # of lanes past the last row nothing
             rSum[None, c].store(rSum[None, c].load() + own)
 
     def write_partial_sums(

@@ -8,6 +8,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+from cutlass import Boolean
 
 from forge_core.cute.moments import Moments
 from forge_core.cute.monoid import ComplexProduct, Each, Maximum, Minimum, Monoid, Product, Sum
@@ -63,6 +64,12 @@ def counted(pieces: Sequence[Piece], compute: Any) -> Any:
         else:
             found = found + compute(cutlass.select_(v.inside, compute(v.size), compute(0)))
     return found
+
+
+def masked(v: Piece, term: Any, neutral: Any) -> Any:
+    """A vector of terms, with a neutral value for elements outside the row."""
+    inside = v.inside if isinstance(v.inside, cute.TensorSSA) else cute.full(term.shape, v.inside, Boolean)
+    return cute.where(inside, term, cute.full_like(term, neutral))
 
 
 def across(fold: Fold, term: Any, compute: Any) -> Any:

@@ -25,7 +25,7 @@ from forge_core.cute.monoid import Monoid
 from forge_core.cute.warp import reduce_lanes, reduce_part
 from forge_core.dtypes import cute_dtype
 from forge_core.rows.config import RowConfig
-from forge_core.rows.folds import FOLDS, across, counted, identity, jointly, merge_of
+from forge_core.rows.folds import FOLDS, across, counted, identity, jointly, masked, merge_of
 from forge_core.rows.pieces import Pieces
 from forge_core.rows.program import Fold
 from forge_core.rows.values import Piece, Row, fetch_ahead
@@ -163,9 +163,7 @@ class RowKernel(Pieces):
             fetch_ahead(pieces, i, pieces[0].ahead)
             term = fold.term(v, row, *totals)
             if fold.masked or self.masks or not term.dtype.is_float:
-                neutral = identity(fold, term.dtype)
-                inside = v.inside if isinstance(v.inside, cute.TensorSSA) else cute.full(term.shape, v.inside, Boolean)
-                term = cute.where(inside, term, cute.full_like(term, neutral))
+                term = masked(v, term, identity(fold, term.dtype))
             # Accumulate at once instead of keeping terms in registers.
             if fold.op == "sum" and sums and sums[-1].shape == term.shape:
                 sums[-1] = sums[-1] + term
@@ -196,13 +194,9 @@ class RowKernel(Pieces):
 
 
 class SharedRowKernel(RowKernel):
-    """Mixin of configurations of kernels whose threads share rows on chip.
+    """Mixin of configurations of kernels whose threads share rows on chip."""
 
-    Attributes:
-        lanes: lanes per row; 0 for all threads of one or several blocks.
-    """
-
-    lanes: int
+    lanes: int  # per row; 0 for all threads of one or several blocks
 
     def exchanged(self) -> tuple[Monoid, ...]:
         """The monoid of each exchange; none with lanes, which use shuffles."""

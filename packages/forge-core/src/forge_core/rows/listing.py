@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from forge_core.choice import max_cluster
 from forge_core.device import Device
@@ -103,25 +103,15 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     words = max(1, binding.words(binding.widest_vec))
     # Below sm_90 the compiler allocates more registers for moments.
     moments = binding.program.merge == "moments"
-    more = moments and device.capability < (9, 0)
+    older = moments and device.capability < (9, 0)
 
-    def held(
-        align: str,
-        threads: int,
-        lanes: int,
-        chunks: int,
-        blocks: int = 1,
-        staged: int = 0,
-        rows: int = 1,
-        realigned: bool = False,
-    ) -> HeldConfig:
+    def held(align: str, threads: int, lanes: int, chunks: int, blocks: int = 1, **more: Any) -> HeldConfig:
         dims = (1, 0) if align == "whole" else (MANY_DIMS, int(align == "element" and lanes == 1 and not columns))
-        spare, most = spare_registers(device) + 8 * more, device.sm_threads
-        config = HeldConfig(binding, align, threads, chunks, spare, *dims, most, lanes, blocks, staged, rows=rows)
+        spare, most = spare_registers(device) + 8 * older, device.sm_threads
         # Aligned vectors of several column operands need fewer registers than estimated, most of all of one fp32 row.
-        less = (16 if threads == 512 else 24 * short) if realigned else 0
+        less = (16 if threads == 512 else 24 * short) if "columns_realigned" in more else 0
         less = 32 if align == "whole" and wide and short and threads == 256 else less
-        config = replace(config, columns_realigned=realigned, spare=spare - less)
+        config = HeldConfig(binding, align, threads, chunks, spare - less, *dims, most, lanes, blocks, **more)
         return replace(config, columns_staged=_stages_columns(config, device))
 
     clusters, floats = max_cluster(device), all(binding.dtype(name).is_floating_point for name in binding.loaded)
@@ -130,7 +120,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     converted = min(binding.sizes(binding.loaded), default=4) < 4
     short = bool(columns) and not converted and binding.wide == len(binding.loaded) == 1
     longer = [(threads, min(blocks, clusters), room) for threads, blocks, room in _BLOCK_ROWS]
-    longer += [(512, 1, _MOST - 8 * more)] if clusters == 1 else []
+    longer += [(512, 1, _MOST - 8 * older)] if clusters == 1 else []
     # Half of a multiprocessor's threads are enough where there is little arithmetic to overlap with loads.
     longer += [(512, clusters, _HALF)] if clusters > 1 and len(binding.loaded) > 1 and not columns else []
     in_grid = bool(binding.fits_slot and device.capability >= (9, 0) and binding.program.folds)
@@ -154,7 +144,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
                 if realigns:
                     # Clusters of more blocks are waited for longer, which more bytes in flight hide.
                     block, here = (threads, room) if blocks > 1 + converted else (block, here)
-                    yield held(align, block, 0, max(1, here // words), blocks, realigned=True)
+                    yield held(align, block, 0, max(1, here // words), blocks, columns_realigned=True)
         if in_grid:
             if align == "shifted" or not columns:  # shifted ones take whole rows, too
                 yield held(align, 512, 0, max(1, _SOME // words), 0)
@@ -177,10 +167,10 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     staged = min(_STAGED // words, vectors - kept)
     if clusters > 1 and short and stages:
         threads, chunks, here = _STAGED_MOMENTS if moments else _STAGED_SHORT
-        config = held("whole", threads, 0, chunks, clusters, here)
+        config = held("whole", threads, 0, chunks, clusters, staged=here)
         yield replace(config, spare=config.spare - 16)
     if clusters > 1 and stages and kept and staged > 0 and (moments or not short):
-        yield held("whole" if columns else "shifted", _STAGED_THREADS, 0, kept + staged, clusters, staged)
+        yield held("whole" if columns else "shifted", _STAGED_THREADS, 0, kept + staged, clusters, staged=staged)
     for threads, lanes, chunks in _PAIRED_ROWS if columns else ():
         yield held("paired", threads, lanes, chunks)
     for threads, lanes, chunks, rows in _COLUMN_ROWS if columns else _WRITTEN_ROWS if writes else _REDUCED_ROWS:
