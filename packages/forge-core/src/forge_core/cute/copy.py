@@ -187,13 +187,7 @@ def vector_predicate(tXgX: cute.Tensor, inside: Boolean) -> cute.Tensor:
 
 
 def neighbors(row: cute.Tensor, n: Int32, vec: int) -> cute.Tensor:
-    """Element ``n`` of ``vec`` adjacent rows: contiguous, and aligned to 16 bytes or the vector's size if less.
-
-    Args:
-        row: (length,), the first row.
-        n: index of the element.
-        vec: number of rows.
-    """
+    """Element ``n`` of ``row`` and of the next ones, ``vec`` rows in all: contiguous, aligned to 16 bytes or to all."""
     return elements_at((row.iterator + cute.crd2idx(n, row.layout)).toint(), row.element_type, vec)
 
 
@@ -246,11 +240,7 @@ def opaque(rX: cute.Tensor, zero: Uint32) -> None:
 def load_unaligned(row: cute.Tensor, first: Int32, rX: cute.Tensor, inside: Boolean):
     """Loads contiguous elements of any alignment by aligned 16-byte accesses and a shift in registers.
 
-    Args:
-        row: (length,), stride 1.
-        first: first element to load.
-        rX: registers; unchanged unless ``inside``.
-        inside: whether all elements are inside the row.
+    All of them are ``inside`` the row, or none, which leaves ``rX`` as it is.
     """
     dtype, count = row.element_type, cute.size(rX)
     size = dtype.width // 8
@@ -273,15 +263,9 @@ def load_unaligned(row: cute.Tensor, first: Int32, rX: cute.Tensor, inside: Bool
 
 
 class Window:
-    """A vector of a row at any address, loaded by the aligned 16-byte accesses that contain it.
+    """A vector of a row of stride 1 at any address, loaded by the aligned 16-byte accesses that contain it.
 
-    Args:
-        row: (length,), stride 1.
-        first: first element of the vector.
-        vec: elements of the vector.
-        fill: the value of the elements unless ``inside``.
-        inside: whether the vector is inside the row.
-        policy: L2 cache policy of the loads.
+    Unless it is ``inside`` the row, its elements are ``fill``.
     """
 
     def __init__(self, row: cute.Tensor, first: Int32, vec: int, fill: Any, inside: Boolean, policy: Int64) -> None:

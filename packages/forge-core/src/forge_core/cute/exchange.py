@@ -35,46 +35,28 @@ FINISHED = 8  #: rows of a block that combines partial results in global memory
 
 @dataclass(frozen=True)
 class Sharers:
-    """The threads that share a row.
+    """The threads that share a row."""
 
-    Attributes:
-        threads: threads of a block; a multiple of a warp if dynamic.
-        most: maximum of ``threads``.
-        blocks: blocks of the cluster; 1: no cluster.
-        rank: index of this block in the cluster.
-        slots: grid-wide only: the row's slots of the first reduction; those of the others follow.
-    """
-
-    threads: int | Int32
-    most: int
-    blocks: int = 1
-    rank: Any = 0
-    slots: Slots | None = None
+    threads: int | Int32  # of a block; a multiple of a warp if dynamic
+    most: int  # maximum of ``threads``
+    blocks: int = 1  # of the cluster; 1: no cluster
+    rank: Any = 0  # index of this block in the cluster
+    slots: Slots | None = None  # grid-wide only: the row's slots of the first reduction; those of the others follow
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Shared memory of a reduction.
-
-    Attributes:
-        sharers: the threads that share the row.
-        sAcc: (words, slots), 32-bit words; an accumulator for each warp that may share the row.
-        arrived: mbarrier that counts the bytes sent by the blocks of a cluster; None within a block.
-        first: whether this is the kernel's first reduction.
-        phase: phase of the mbarrier.
-        slots: grid-wide only: its slots.
-        second: grid-wide only: the reduction in the block that follows the slots.
-        turns: buffers of an exchange in a loop.
-    """
+    """Shared memory of a reduction."""
 
     sharers: Sharers
+    #: (words, slots), 32-bit words; an accumulator for each warp that may share the row.
     sAcc: cute.Tensor  # noqa: N815 - CuTe's grammar of names
-    arrived: cute.Pointer | None = None
-    first: bool = True
-    phase: Any = 0
-    slots: Slots | None = None
-    second: Exchange | None = None
-    turns: int = 1
+    arrived: cute.Pointer | None = None  # mbarrier: counts the bytes sent by the blocks of a cluster
+    first: bool = True  # whether this is the kernel's first reduction
+    phase: Any = 0  # of the mbarrier
+    slots: Slots | None = None  # grid-wide only
+    second: Exchange | None = None  # grid-wide only: the reduction in the block that follows the slots
+    turns: int = 1  # buffers of an exchange in a loop
 
 
 def open_exchange(
@@ -82,11 +64,7 @@ def open_exchange(
 ) -> list[Exchange]:
     """Allocates shared memory for reductions and initializes their mbarriers; called by all threads of a cluster.
 
-    Args:
-        smem: the allocator.
-        monoids: the monoid of each reduction.
-        sharers: the threads that share a row.
-        turns: buffers of each, for use in a loop by :func:`at_turn`.
+    ``turns``: buffers of each, for use in a loop by :func:`at_turn`.
     """
     arrived = smem.allocate_array(Int64, turns * len(monoids)) if sharers.blocks > 1 and monoids else None
     if arrived is not None:
@@ -178,10 +156,7 @@ def _send(
 def reduce_row(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any, ...]:
     """Reduces the accumulators of all threads that share a row, and returns the total to each.
 
-    Args:
-        acc: accumulator of this thread.
-        monoid: the reduction.
-        at: an exchange that is not used again.
+    The exchange is not used again.
     """
     acc = _reduce(acc, monoid, at)
     if at.slots is not None and at.second is not None:
@@ -230,21 +205,13 @@ def receive(monoid: Monoid, at: Exchange, place: tuple[Any, ...]) -> tuple[Any, 
 
 @dataclass(frozen=True)
 class Places:
-    """Assignment of a block's partial results to ``width`` adjacent rows: place p has row p % width.
-
-    Attributes:
-        width: number of rows.
-        groups: places of each row; threads whose places exceed ``width * groups`` are idle.
-        first: first place of this thread.
-        rows: row of each of the thread's places; any row for an idle one.
-        has_row: whether each place is in use; empty if all are.
-    """
+    """Assignment of a block's partial results to ``width`` adjacent rows: place p has row p % width."""
 
     width: Int32
-    groups: Int32
-    first: Int32
-    rows: list[Int32]
-    has_row: list[Boolean]
+    groups: Int32  # places of each row; threads whose places exceed ``width * groups`` are idle
+    first: Int32  # first place of this thread
+    rows: list[Int32]  # row of each of the thread's places; any row for an idle one
+    has_row: list[Boolean]  # whether each place is in use; empty if all are
 
 
 class Cluster:

@@ -117,21 +117,13 @@ def _clear(monoid: Monoid, slot: Any) -> None:
 
 @dataclass(frozen=True)
 class Slots:
-    """The slots of a row, for each block that shares it.
+    """The slots of a row, for each block that shares it."""
 
-    Attributes:
-        start: address of ``SLOT_BYTES`` of global memory for each block, a multiple of 16.
-        number: the launch's number, 64 bits, not 0.  Either unique, or negative and cleared by :meth:`clear`.
-        block: index of this block among those that share the row.
-        blocks: number of blocks that share the row.
-        threads: threads of a block; static or dynamic.
-    """
-
-    start: Any
-    number: Any
-    block: Any
-    blocks: Any
-    threads: Any
+    start: Any  # address of ``SLOT_BYTES`` of global memory for each block, a multiple of 16
+    number: Any  # of the launch, 64 bits, not 0: either unique, or negative and cleared by :meth:`clear`
+    block: Any  # index of this block among those that share the row
+    blocks: Any  # number of blocks that share the row
+    threads: Any  # of a block; static or dynamic
 
     def of(self, block: Any) -> Any:
         """Address of a block's slot."""

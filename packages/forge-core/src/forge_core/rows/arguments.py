@@ -154,11 +154,7 @@ def _transposed_tiling(config: ColumnConfig, problem: Problem, target: int, resi
 def _parts(tiles: int, iterations: int, target: int, resident: int) -> int:
     """Parts per tile: for the target number of blocks, or up to twice as many if they then fill whole waves.
 
-    Args:
-        tiles: number of tiles.
-        iterations: iterations of a block for a whole tile.
-        target: blocks of 1024 threads per multiprocessor.
-        resident: resident blocks of the GPU.
+    ``iterations`` are those of a block for a whole tile, ``target`` and ``resident`` blocks of the GPU.
     """
     least = max(1, min(iterations, round(target / max(tiles, 1))))
     for parts in range(least, min(iterations - 1, 2 * least) + 1):

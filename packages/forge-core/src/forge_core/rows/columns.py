@@ -22,15 +22,9 @@ from forge_core.rows.values import Epoch
 
 
 class Columns:
-    """A thread's share of a row, and the column operands there.
+    """A thread's share of ``count`` elements of a row from ``first`` on, whole vectors, and the column operands there.
 
-    Args:
-        config: the kernel's configuration.
-        g: the row of each operand.
-        first: index of the first element.
-        count: elements from there on, whole vectors.
-        thread: this thread's index among those of the row.
-        threads: threads of the row.
+    ``g`` is the row of each operand, ``thread`` this thread's index among the ``threads`` of the row.
     """
 
     def __init__(
@@ -44,11 +38,9 @@ class Columns:
         self._arrived = False
 
     def prefetch(self, smem: SmemAllocator, width: int | Int32) -> None:
-        """Starts the copies to shared memory, after all other loads of the row.
+        """Starts the copies to shared memory behind all allocations, after all other loads of the row.
 
-        Args:
-            smem: allocator of shared memory; the staged operands follow its last allocation.
-            width: threads per block.
+        ``width``: threads per block.
         """
         start = behind(smem) if self.staged else Int32(0)
         for name in self.names if self.staged else ():

@@ -179,12 +179,7 @@ class SharedRowConfig(RowConfig):
         return (self.lanes or self.threads * max(self.blocks, 1)) * self.chunks
 
     def block(self, vectors: int, blocks: int = 1) -> int:
-        """Threads per block.
-
-        Args:
-            vectors: vectors per row.
-            blocks: blocks per row, used where ``self.blocks`` is 0.
-        """
+        """Threads per block, for rows of ``vectors`` vectors; ``blocks`` per row where ``self.blocks`` is 0."""
         if self.lanes:
             return self.threads
         warps = -(-vectors // (32 * (self.blocks or blocks) * self.chunks))

@@ -74,12 +74,8 @@ class Pieces(RowConfig):
     ) -> list[Piece]:
         """Loads a thread's aligned vectors of a row, all in flight at once.
 
-        Args:
-            columns: the thread's share of the row, and its column operands.
-            part: its ``first`` and ``count``, which the caller may compute again behind other loads.
-            policy: L2 cache policy of the loads.
-            smem: allocator of shared memory for staged vectors.
-            staged: how many vectors are staged in shared memory, the last ones.
+        ``part`` is the ``first`` and the ``count`` of the thread's share, which the caller may compute again behind
+        other loads.  The last ``staged`` vectors are staged in shared memory.
         """
         (first, count), g, thread, threads = part, columns.g, columns.thread, columns.threads
         epoch, kept = columns.epoch, self.chunks - staged

@@ -38,19 +38,9 @@ def plan_call(
 ) -> Plan:
     """Plans the launch of a call from the metadata of its tensors.
 
-    Args:
-        op: the operator's name, for messages.
-        program: the arithmetic.
-        tensors: inputs and outputs, by the names of the program's operands.
-        dims: the reduced dims, none negative.
-        device: the GPU.
-        variant: ``"auto"``, or a name in ``kernels`` or ``ladder``.
-        via: dtype to which row operands are rounded on load, or None.
-        order: the operands in the order of the launch's pointers; () for that of the program.
-        numbers: in the order of the program's operands.
-        ladder: kernels besides the engine's, by name.
-        invariant: select as for many rows, whatever their number.
-        kernels: names of the engine's kernels that the operator declares.
+    ``tensors`` are inputs and outputs, by the names of the program's operands, ``dims`` the reduced dims, none
+    negative, and ``numbers`` in the order of the operands.  ``op`` is for messages; with ``invariant``, selection is as
+    for many rows.  ``via`` and ``order`` are a :class:`Binding`'s, the others those of ``row_operator``.
 
     Raises:
         ArgumentError: there is no such variant.

@@ -27,8 +27,6 @@ from forge_core.rows.kernel import SharedRowKernel
 class RealigningKernel(SharedRowKernel):
     """Mixin of configurations of kernels that read copies of column operands, if ``columns_realigned``."""
 
-    threads: int
-
     def launch_realign(self, pointers: tuple[Any, ...], scratch: Int64, length: Int32, dims: Any, stream: Any) -> None:
         """Launches :meth:`realign`."""
         name_kernel(self.realign, f"{self.kernel_name}_columns")

@@ -55,16 +55,11 @@ PERSISTENT: Mapping[str, Variant] = {
 
 @dataclass(frozen=True)
 class Rung:
-    """A kernel besides the engine's, such as a step of the course's ladder, which is taken by name only.
-
-    Attributes:
-        variant: its builder and its idea.
-        choose: ``choose(binding, problem, device)``: its configuration, or a Refusal.
-        arguments: ``arguments(config, problem)``: the integers of the launch, between the pointers and the stream.
-    """
+    """A kernel besides the engine's, such as a step of the course's ladder, which is taken by name only."""
 
     variant: Variant
-    choose: Callable[[Binding, Problem, Device], Any]
+    choose: Callable[[Binding, Problem, Device], Any]  # returns its configuration, or a Refusal
+    #: Returns the integers of the launch of a configuration, between the pointers and the stream.
     arguments: Callable[[Any, Problem], tuple[int, ...]]
 
 

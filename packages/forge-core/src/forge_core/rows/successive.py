@@ -43,38 +43,25 @@ class Successive:
     """A thread's view of the rows of its team.
 
     Attributes:
-        kernel: the row kernel.
-        arguments: pointers, row length, dims, numbers.
-        rows: number of rows.
-        first: the thread's first row.
-        step: rows per iteration of all teams.
-        thread_in_row: the thread's index among those of a row.
-        width: threads per row.
-        start: address of the stages in shared memory.
-        shift: of ``shifted`` rows, elements of the first vector before the row, the same for all rows of the team.
-        own: a bit for each of the thread's elements that is in the row.
-        whole: the same bits of vectors all of whose elements are.
-        apart: whether rows are not neighbors in memory, so that what is beside a row is not to be read.
-        policy: L2 cache policy of loads.
         rColumns: column operands in registers, (vec, chunks) each, for all rows.
         sColumns: the same in shared memory, ((access, accesses), chunks) each, if ``columns_staged``.
         rScalars: scalars of the next row, (1) each.
         rNext: the next row, (vec, chunks) for each row operand; empty with stages.
     """
 
-    kernel: Any
-    arguments: tuple[Any, ...]
-    rows: Int64
-    first: Int64
-    step: Int64
-    thread_in_row: Int32
-    width: int | Int32
-    start: Int32
-    shift: Int32
-    own: Int32
-    whole: Int32
-    apart: Boolean
-    policy: Int64
+    kernel: Any  # the row kernel
+    arguments: tuple[Any, ...]  # pointers, row length, dims, numbers
+    rows: Int64  # number of rows
+    first: Int64  # the thread's first row
+    step: Int64  # rows per iteration of all teams
+    thread_in_row: Int32  # the thread's index among those of a row
+    width: int | Int32  # threads per row
+    start: Int32  # address of the stages in shared memory
+    shift: Int32  # of ``shifted`` rows, elements of the first vector before the row, the same for all of the team
+    own: Int32  # a bit for each of the thread's elements that is in the row
+    whole: Int32  # the same bits of vectors all of whose elements are
+    apart: Boolean  # whether rows are not neighbors in memory, so that what is beside a row is not to be read
+    policy: Int64  # L2 cache policy of loads
     rColumns: dict[str, cute.Tensor]  # noqa: N815 - CuTe's grammar of names
     sColumns: dict[str, cute.Tensor]  # noqa: N815
     rScalars: dict[str, cute.Tensor]  # noqa: N815
@@ -89,17 +76,16 @@ class Successive:
         g, at = kernel.row_of(*arguments[:3], Int64(0)), (Int32(0), Int32(0), Int32(0), Boolean(False))
         if kernel.has_edges:
             at = _places(kernel, arguments, cutlass.min(rows[1], rows[0] - 1), who)
-        given: tuple[Any, ...] = (*rows, *who, start, *at, load_policy(), {}, {}, {}, {})
+        rScalars = {name: kernel.filled(1, name, g) for name in names.scalars}
+        loaded = kernel.binding.loaded if not kernel.stages else ()
+        rNext = {name: cute.make_rmem_tensor((vec, chunks), g[name].element_type) for name in loaded}
+        given: tuple[Any, ...] = (*rows, *who, start, *at, load_policy(), {}, {}, rScalars, rNext)
         made = cls(kernel, arguments, *given)
         for name in names.columns:
             made.rColumns[name] = cute.make_rmem_tensor((vec, chunks), g[name].element_type)
             made._load(g[name], kernel.fill_value(name, g), arguments[1], made.rColumns[name])
         if kernel.columns_staged:
             made._stage_columns()
-        for name in names.scalars:
-            made.rScalars[name] = kernel.filled(1, name, g)
-        for name in kernel.binding.loaded if not kernel.stages else ():
-            made.rNext[name] = cute.make_rmem_tensor((vec, chunks), g[name].element_type)
         return made
 
     @property

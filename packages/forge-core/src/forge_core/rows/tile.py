@@ -30,38 +30,23 @@ _FAR = 16
 
 @dataclass(frozen=True)
 class Tile:
-    """The elements of a thread.
+    """The elements of a thread."""
 
-    Attributes:
-        kernel: the row kernel.
-        width: places per element index, a place for each row of the tile.
-        place: the thread's first place.
-        rounds: ``place // width``.
-        groups: elements of a row per step.
-        length: elements per row.
-        column: ``place % width``.
-        start: element index of the first place at step 0; for ``shifted`` rows negative if its first element comes at a
-            later step.
-        first: row of the first place, relative to the tile; for ``skewed`` rows negative if it has none.
-        inside: whether the thread has rows.
-        policy: L2 cache policy of loads.
-        own: for ``skewed`` rows, the range [first, last) of places that have a row of the tile.
-        near: the same of places that have a row of any tile, and may be loaded.
-    """
-
-    kernel: Any
-    width: Int32
-    place: Int32
-    rounds: Int32
-    groups: Int32
-    length: Int32
-    column: Int32
+    kernel: Any  # the row kernel
+    width: Int32  # places per element index, a place for each row of the tile
+    place: Int32  # the thread's first place
+    rounds: Int32  # ``place // width``
+    groups: Int32  # elements of a row per step
+    length: Int32  # elements per row
+    column: Int32  # ``place % width``
+    #: Element index of the first place at step 0; for ``shifted`` rows negative if its first element comes at a later
+    #: step.
     start: Int32
-    first: Int32
-    inside: Boolean
-    policy: Int64
-    own: tuple[Int32, Int32]
-    near: tuple[Int32, Int32]
+    first: Int32  # row of the first place, relative to the tile; for ``skewed`` rows negative if it has none
+    inside: Boolean  # whether the thread has rows
+    policy: Int64  # L2 cache policy of loads
+    own: tuple[Int32, Int32]  # for ``skewed`` rows, the range [first, last) of places that have a row of the tile
+    near: tuple[Int32, Int32]  # the same of places that have a row of any tile, and may be loaded
 
     @classmethod
     def of(
@@ -226,34 +211,24 @@ def store_tile(
 def writer(tile: Tile, g: dict[str, cute.Tensor], smem: SmemAllocator, row: Any, left: Int64) -> Any:
     """:func:`store_tile` of a tile, or a function that writes outputs along the rows.
 
-    Args:
-        tile: the tile.
-        g: the row of the thread's first place.
-        smem: allocator of shared memory.
-        row: ``row(r)``: a row of the tile.
-        left: rows from the tile's first one on.
+    ``g`` is the row of the thread's first place, ``row(r)`` row ``r`` of the tile, of ``left`` rows to the last.
     """
     kernel, names = tile.kernel, tile.kernel.binding.program.operands.writes
     if not kernel.transposes:
         return partial(store_tile, tile, g)
     most = cute.make_layout(kernel.threads * (kernel.chunks + 1))
     sY = [smem.allocate_tensor(g[name].element_type, most, byte_alignment=16) for name in names]
-
     rows = Int32(cutlass.min(Int64(tile.width), left))
-
-    def outputs(r: Int32) -> list[cute.Tensor]:
-        g_r = row(Int64(r))
-        return [g_r[name] for name in names]
 
     def store(pieces: list[Piece], constants: list[Any], begin: Int32, end: Int32) -> None:
         outs = zip(sY, kernel.binding.program.map(pieces[0], constants[0]), strict=True)
-        _store_rows(tile, sY, [y.to(s.element_type) for s, y in outs], outputs, rows, begin, end)
+        _store_rows(tile, sY, [y.to(s.element_type) for s, y in outs], row, rows, begin, end)
 
     return store
 
 
 @cute.jit
-def _store_rows(tile: Tile, sY: list, out: list, outputs: cutlass.Constexpr, rows: Int32, begin: Int32, end: Int32):
+def _store_rows(tile: Tile, sY: list, out: list, row: cutlass.Constexpr, rows: Int32, begin: Int32, end: Int32):
     """Writes a thread's elements at ``chunks`` steps from ``begin``, before ``end``."""
     thread, groups, chunks = cute.arch.thread_idx()[0], tile.groups, tile.kernel.chunks
     first, pitch = begin * groups, chunks * groups | 1  # odd: neighboring rows are in different banks
@@ -268,7 +243,8 @@ def _store_rows(tile: Tile, sY: list, out: list, outputs: cutlass.Constexpr, row
     for fewer in cutlass.range_constexpr(4, 1, -1):
         lanes = Int32(cutlass.select_(count <= 1 << fewer, 1 << fewer, lanes))
     for r in cutlass.range(thread // lanes, rows, cute.arch.block_dim()[0] // lanes, unroll=1):
-        gY = outputs(r)
+        g = row(Int64(r))
+        gY = [g[name] for name in tile.kernel.binding.program.operands.writes]
         for k in cutlass.range_constexpr(len(sY)):
             for n in cutlass.range(thread % lanes, count, lanes, unroll=4):
                 gY[k][first + n] = sY[k][r * pitch + n]
