@@ -249,13 +249,12 @@ def load_unaligned(row: cute.Tensor, first: Int32, rX: cute.Tensor, inside: Bool
         begin, skip = byte & ~Int64(15), Int32(byte & 15)
         words = count * size // 4
         accesses = (words + 3) // 4 + 1
-        rWindow = cute.make_rmem_tensor(4 * accesses, Uint32)
+        rWindow = cute.make_rmem_tensor((4, accesses), Uint32)
         # The last access may exceed the row, and with it the allocation: then load by element.
         end = (row.iterator + cute.size(row)).toint()
         if (begin + 16 * accesses <= end) & (words > 0):
             for i in cutlass.range_constexpr(accesses):
-                rAccess = cute.make_tensor(rWindow.iterator + 4 * i, cute.make_layout(4))
-                cute.autovec_copy(elements_at(begin + 16 * i, Uint32, 4), rAccess)
+                cute.autovec_copy(elements_at(begin + 16 * i, Uint32, 4), rWindow[None, i])
             shift_bytes(rWindow, skip, rX)
         else:
             for i in cutlass.range_constexpr(count):

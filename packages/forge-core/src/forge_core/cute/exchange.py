@@ -238,16 +238,10 @@ def reduce_columns(
     spread: bool = False,
     cluster: Cluster | None = None,
 ) -> list[cute.Tensor]:
-    """Reduces the accumulators of adjacent rows over a block, or over the blocks of a cluster.
+    """Reduces the accumulators of adjacent rows over a block of at most ``threads`` threads, or over a cluster.
 
-    Args:
-        smem: allocator of shared memory.
-        rAcc: accumulators of a thread's places, see :func:`put`; overwritten by the totals of their rows.
-        monoid: the reduction.
-        places: the rows of the places.
-        threads: maximum of the block's threads.
-        spread: leave the totals in shared memory, for any thread, and ``rAcc`` as it is.
-        cluster: the blocks that share the rows; None for this block alone.
+    The accumulators of a thread's places (see :func:`put`) are overwritten by the totals of their rows.  With
+    ``spread`` they are left as they are, and the totals in shared memory, for any thread.
 
     Returns:
         Shared memory, for each part of an accumulator: with ``spread`` (rows,), the totals.
@@ -273,14 +267,9 @@ def reduce_columns(
 def combine_places(
     rAcc: list, sAcc: list, monoid: cutlass.Constexpr, places: Places, spread: cutlass.Constexpr = False
 ):
-    """Reduces through given shared memory: combines eight places at a time until one is left of each row.
+    """:func:`reduce_columns` through given shared memory: combines eight places at a time until a row has one left.
 
-    Args:
-        rAcc: accumulators of a thread's places; overwritten by the totals of their rows.
-        sAcc: for each part of an accumulator, (places,) of all threads of the block.
-        monoid: the reduction.
-        places: the rows of the places.
-        spread: see :func:`reduce_columns`.
+    ``sAcc``: for each part of an accumulator, (places,) of all threads of the block.
     """
     width, rows = places.width, places.rows
     if (places.groups > 1) | spread:

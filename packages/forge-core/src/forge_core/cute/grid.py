@@ -58,10 +58,6 @@ def _accesses(monoid: Monoid) -> int:
     return (sum(dtype.width for dtype in monoid.types) + 63) // 64
 
 
-def _fits_slot(monoid: Monoid) -> bool:
-    return set(monoid.types) in ({Float32}, {Float64}) and _accesses(monoid) * _ACCESS <= _END
-
-
 def _send(low: str, values: list[Any], address: Any, number: Any) -> None:
     """Stores 64 bits, the PTX operand ``low``, and the number in one access."""
     cute.arch.inline_ptx(
@@ -136,17 +132,13 @@ class Slots:
         Called by all threads of the grid, whose blocks must all be resident.
 
         Args:
-            acc: accumulator of the block, required of thread 0: up to 14 parts of fp32, or 7 of fp64.
+            acc: accumulator of the block, required of thread 0: up to 14 parts of fp32, or 7 of fp64, which a slot has
+                room for (``Binding.fits_slot``).
             monoid: the reduction.
 
         Returns:
             A partial result; reduced over the block it is the total.
-
-        Raises:
-            ValueError: an accumulator that does not fit a slot, at trace time.
         """
-        if cutlass.const_expr(not _fits_slot(monoid)):
-            raise ValueError(f"Slots.gather: expected up to 14 parts of fp32, or 7 of fp64, got {monoid.types}")
         _publish(acc, monoid, self.of(self.block), self.number)
         rAcc = kept(monoid)
         put(rAcc, [monoid.identity()])

@@ -6,6 +6,7 @@ import functools
 import math
 from typing import NamedTuple
 
+from forge_core.choice import power_of_two
 from forge_core.cute import SLOT_BYTES
 from forge_core.device import Device
 from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig, realigned_bytes
@@ -140,7 +141,7 @@ def _transposed_tiling(config: ColumnConfig, problem: Problem, target: int, resi
     ``target`` and ``resident``: see :func:`_parts`.
     """
     inner, parts = problem.kept[-1].size, 1
-    width = max(WARP, config.threads * config.chunks >> (problem.length - 1).bit_length())
+    width = max(WARP, config.threads * config.chunks // power_of_two(problem.length))
     width = min(width, config.threads, inner)
     groups = min(config.threads // width, problem.length)
     tiles, iterations = -(-inner // width) * (problem.rows // inner), -(-problem.length // (groups * config.chunks))
@@ -180,7 +181,7 @@ def _tile(config: ColumnConfig, problem: Problem, line: int, target: int) -> Til
     wide = max(places // iterations, -(-rows // target) if vec > 1 else 1)
     if config.align == "skewed":
         # A step advances by a multiple of ``vec`` elements of rows, or is the only one.
-        across = config.threads // min(vec, 1 << (length - 1).bit_length())
+        across = config.threads // min(vec, power_of_two(length))
         while across * vec > 2 * line and (across // 2 - 1) * vec >= wide:
             across //= 2
         width, groups = across * vec, config.threads // across

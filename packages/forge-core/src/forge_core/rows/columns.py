@@ -95,7 +95,6 @@ class Columns:
 
     def _read_staged(self, name: str, c: int) -> Any:
         """Waits for the copies; for unaligned rows also for those of other threads of the block."""
-        rX = cute.make_rmem_tensor(self._config.vec, self.g[name].element_type)
         if not self._arrived:
             cute.arch.cp_async_commit_group()
             cute.arch.cp_async_wait_group(0)
@@ -104,19 +103,15 @@ class Columns:
         self._arrived = True
         # Recompute addresses instead of keeping them in registers.
         own, (sX, skip) = cute.arch.thread_idx()[0] + Int32(self.epoch.zero), self._staged_tensors[name]
-        accesses = sX.shape[0][1]
-        rWindow = cute.make_rmem_tensor(4 * (accesses + (not self._whole)), Uint32)
-        for a in range(cute.size(rWindow) // 4):
+        accesses, dtype = sX.shape[0][1], self.g[name].element_type
+        rWindow = cute.make_rmem_tensor((4, accesses + (not self._whole)), Uint32)
+        for a in range(rWindow.shape[1]):
             place, access = (own, a) if a < accesses else (own + 1, 0)
-            cute.autovec_copy(
-                sX[(None, access), place, c], cute.make_tensor(rWindow.iterator + 4 * a, cute.make_layout(4))
-            )
+            cute.autovec_copy(sX[(None, access), place, c], rWindow[None, a])
         if self._whole:
-            rWords = cute.recast_tensor(rX, Uint32)
-            for i in range(cute.size(rWords)):
-                rWords[i] = rWindow[i]
-        else:
-            shift_bytes(rWindow, skip, rX)
+            return cute.recast_tensor(rWindow, dtype).load().reshape(self._config.vec)
+        rX = cute.make_rmem_tensor(self._config.vec, dtype)
+        shift_bytes(rWindow, skip, rX)
         return rX.load()
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from forge_core.choice import power_of_two
 from forge_core.rows.binding import Binding
 
 #: Kept dims of kernels for rows indexed by several dims; fewer are padded with dims of size 1.
@@ -110,7 +111,7 @@ class RowConfig:
         """Bytes of shared memory per block of ``threads`` threads: those of the exchanges."""
         program = self.binding.program
         each, count = (len(program.folds), 1) if self.merges else (1, len(program.folds))
-        total = 1 << (each * self.binding.compute.itemsize - 1).bit_length()
+        total = power_of_two(each * self.binding.compute.itemsize)
         # 32 bytes for a barrier and for alignment.
         return count * (total * self.exchange_partials + 32) if self.exchange_partials and program.folds else 0
 
