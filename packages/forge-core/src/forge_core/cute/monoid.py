@@ -27,15 +27,12 @@ class Monoid(Protocol):
     @property
     def types(self) -> tuple[Any, ...]:
         """Type of each part of an accumulator."""
-        ...
 
     def identity(self) -> tuple[Any, ...]:
         """The neutral accumulator."""
-        ...
 
     def combine(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
         """Combines two accumulators."""
-        ...
 
 
 def kept(monoid: Monoid, rows: int = 1) -> list[cute.Tensor]:

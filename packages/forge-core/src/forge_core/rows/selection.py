@@ -158,8 +158,7 @@ def _held_groups(binding: Binding, device: Device, realign: bool, *aligns: str) 
     alone = _ALONE_WRITTEN if binding.operands.writes else _ALONE
     able = (config for config in listed(binding, device, HeldConfig, *aligns) if not config.in_grid)
     held = [config for config in able if not config.reduced or config.capacity <= alone]
-    lanes = sorted([c for c in held if c.lanes], key=lambda c: (c.capacity, c.threads))
-    for config in lanes + sorted([c for c in held if not c.lanes], key=lambda c: c.blocks):
+    for config in sorted(held, key=lambda c: (0, c.capacity, c.threads) if c.lanes else (1, c.blocks)):
         if realign or not config.columns_realigned:
             kind = 2 if config.staged else int(config.align != "whole")
             groups.setdefault((kind, not config.columns_realigned), []).append(config)

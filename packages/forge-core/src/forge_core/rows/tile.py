@@ -67,8 +67,7 @@ class Tile:
         first = column
         own = near = (Int32(0), Int32(vec))
         if kernel.align == "skewed":
-            narrowest = g[kernel.narrowest]
-            row = cute.make_tensor(narrowest.iterator + cute.crd2idx(Int32(n), narrowest.layout), narrowest.layout)
+            row = neighbors(g[kernel.narrowest], Int32(n), vec=1)
             first = column - Int32(Uint32(vec - head_elements(row, vec)) % vec)
             own = -first, Int32(cutlass.min(left, Int64(most)) - first)
             near = Int32(cutlass.max(-before, Int64(-vec)) - first), Int32(cutlass.min(left, Int64(2**30)) - first)
