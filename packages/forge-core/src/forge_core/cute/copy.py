@@ -188,7 +188,8 @@ def vector_predicate(tXgX: cute.Tensor, inside: Boolean) -> cute.Tensor:
 
 def neighbors(row: cute.Tensor, n: Int32, vec: int) -> cute.Tensor:
     """Element ``n`` of ``row`` and of the next ones, ``vec`` rows in all: contiguous, aligned to 16 bytes or to all."""
-    return elements_at((row.iterator + cute.crd2idx(n, row.layout)).toint(), row.element_type, vec)
+    address = (row.iterator + cute.crd2idx(n, row.layout)).toint()
+    return elements_at(address, row.element_type, vec, row.memspace)
 
 
 def load_if(row: cute.Tensor, n: Int32, rX: cute.Tensor, when: Boolean, policy: Int64) -> None:
