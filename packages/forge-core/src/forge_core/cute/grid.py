@@ -132,13 +132,17 @@ class Slots:
         Called by all threads of the grid, whose blocks must all be resident.
 
         Args:
-            acc: accumulator of the block, required of thread 0: up to 14 parts of fp32, or 7 of fp64, which a slot has
-                room for (``Binding.fits_slot``).
+            acc: accumulator of the block, required of thread 0: up to 14 parts of fp32, or 7 of fp64.
             monoid: the reduction.
 
         Returns:
             A partial result; reduced over the block it is the total.
+
+        Raises:
+            ValueError: an accumulator that does not fit a slot, at trace time.
         """
+        if cutlass.const_expr(set(monoid.types) not in ({Float32}, {Float64}) or _accesses(monoid) * _ACCESS > _END):
+            raise ValueError(f"Slots.gather: expected up to 14 parts of fp32, or 7 of fp64, got {monoid.types}")
         _publish(acc, monoid, self.of(self.block), self.number)
         rAcc = kept(monoid)
         put(rAcc, [monoid.identity()])
