@@ -241,11 +241,13 @@ def _mapped(
     operands, call_once = program.operands, dict(named)
     names = [name for name in operands.tensors if name in named]
     if operands.accumulates or any(in_dims.get(name) is not None for name in operands.columns):
-        apart = {name: named[name].unbind(in_dims[name]) for name in names if in_dims.get(name) is not None}
-        each = [call(**(named | {name: parts[i] for name, parts in apart.items()})) for i in range(batch)]
+        mapped = {name: named[name].movedim(in_dims[name], 0) for name in names if in_dims.get(name) is not None}
+        # The results of no examples have the shapes of one of zeros.
+        apart = {name: (t if batch else t.new_zeros((1, *t.shape[1:]))).unbind() for name, t in mapped.items()}
+        each = [call(**(named | {name: parts[i] for name, parts in apart.items()})) for i in range(max(batch, 1))]
         if isinstance(each[0], tuple):
-            return tuple(map(torch.stack, zip(*each, strict=True))), (0,) * len(each[0])
-        return torch.stack(each), 0
+            return tuple(torch.stack(parts)[:batch] for parts in zip(*each, strict=True)), (0,) * len(each[0])
+        return torch.stack(each)[:batch], 0
     for name in names:
         if name not in operands.columns:
             t, d = named[name], in_dims.get(name)
