@@ -184,8 +184,11 @@ def together(dims: tuple[int, ...], h: torch.Tensor, *others: torch.Tensor | Non
         return True
     device = devices.query(h.device) if arch is None else devices.spec_for(arch)
     length = math.prod(h.shape[i] for i in dims)
-    most = LONGEST if length % 8 == 0 else LONGEST_SINGLE
-    return length <= min(most, 8192 * max_cluster(device))
+    # Half as many elements fit of rows that begin anywhere, and where shared memory or registers are short.
+    single, three = length % 8 != 0, sum(t is not None for t in others) > 1
+    small = device.smem_per_block < 2**17 or (three and (h.dtype is torch.float16 or device.capability != (9, 0)))
+    fit = (4096 if single or small else 8192) * max_cluster(device) - 8 * single
+    return length <= min(LONGEST_SINGLE if single else LONGEST, fit)
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: dict[str, Any], *, center: bool) -> None:
@@ -202,7 +205,7 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: di
 def of_norm(ctx: Any, dy: torch.Tensor | None, dtotal: torch.Tensor | None = None, *_: Any) -> tuple[Any, ...]:
     """The gradients of x, the residual, weight and bias."""
     (h, weight, *statistics), (dim, eps, options) = ctx.saved_tensors, ctx.call
-    dx, dweight, dbias, dtypes = dtotal, None, None, ctx.dtypes
+    dim, dx, dweight, dbias, dtypes = normalize_dims("norm", dim, h.ndim), dtotal, None, None, ctx.dtypes
     needs = (*ctx.needs_input_grad, False, False, False)  # the dispatcher leaves out trailing defaults
     if dy is not None:
         if torch.is_grad_enabled() or not statistics[0].numel():
@@ -220,7 +223,7 @@ def of_norm(ctx: Any, dy: torch.Tensor | None, dtotal: torch.Tensor | None = Non
             own = {"weight_offset": offset, "batch_invariant": options["batch_invariant"]}
             dx = alone(dy, h, *statistics, dtotal, weight, dim, **own)
         if of_weight and not at_once:
-            rows = tuple(i for i in range(h.ndim) if i - h.ndim not in dim and i not in dim)
+            rows = tuple(i for i in range(h.ndim) if i not in dim)
             if not rows:  # one row: columns of one element
                 dy, h, rows = dy.unsqueeze(0), h.unsqueeze(0), (0,)
                 mean, rstd = (t if t is None else t.unsqueeze(0) for t in (mean, rstd))

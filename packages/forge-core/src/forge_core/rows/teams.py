@@ -246,7 +246,7 @@ def choose_team(binding: Binding, problem: Problem, device: Device) -> Persisten
     able = [c for align in aligns for c in listed if (c.align, c.reduced) == (align, reduced)]
     fits = [c for c in able if problem.length < c.limit and _teams(c, problem, device)]
     if not fits:
-        most = max((c.limit - 1 for c in able), default=0)
+        most = max((c.limit - 1 for c in able if _teams(c, problem, device)), default=0)
         return Refusal(f"rows of at most {most} such elements", f"{problem.length} elements")
     first, two = fits[0], next((c for c in fits if c.blocks == 2), fits[0])
     more = _resident_threads(two, problem, device) > _MORE * _resident_threads(first, problem, device)
