@@ -734,6 +734,7 @@ def test_a_call_over_a_mapped_dim_is_one_call_more_dims():
     weights = torch.randn(5, 8)
     each = torch.stack([scaled(x[i], x[0], weights[i]) for i in range(5)])
     assert torch.equal(torch.func.vmap(scaled, in_dims=(0, None, 0))(x, x[0], weights), each)
+    assert torch.func.vmap(scaled, in_dims=(0, None, 0))(x[:0], x[0], weights[:0]).shape == (0, 3, 8)
 
 
 def test_gradients_are_asked_for_by_name_and_only_where_they_are_needed():

@@ -71,10 +71,8 @@ def _eager_backward(dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor) -> A
         return _written_out(dy, x, *rest)[0]
     shaped = [t.unsqueeze(-1) for t in statistics]
     if len(statistics) > 1:
-        found = torch.ops.aten.native_layer_norm_backward(dy, x, weight.shape, *shaped, weight, weight, [True] * 3)
-    else:
-        found = torch.ops.aten._fused_rms_norm_backward(dy, x, weight.shape, *shaped, weight, [True] * 2)
-    return found[0]
+        return torch.ops.aten.native_layer_norm_backward(dy, x, weight.shape, *shaped, weight, weight, [True] * 3)[0]
+    return torch.ops.aten._fused_rms_norm_backward(dy, x, weight.shape, *shaped, weight, [True] * 2)[0]
 
 
 def _written_out(dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor) -> Any:
