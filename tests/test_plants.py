@@ -33,7 +33,7 @@ PLANTS = {
     "arithmetic of a monoid": ([("edit", "MaxSum.base", r"return .*", "return top + top")], PTX),
     "a device helper's constant": ([("edit", "forge-core:FINISHED", r"= .*", "= 16")], PTX),
     "a barrier left out": ([("edit", "combine_places", r"cute\.arch\.sync_threads\(\)", "pass")], PTX),
-    "the cache policy of loads": ([("edit", "load_policy", r'"evict_last"', '"evict_first"')], PTX),
+    "the cache policy of loads": ([("edit", "load_policy", r"_EVICT_LAST\) if", "_EVICT_FIRST) if")], PTX),
     "a shuffle of bytes": ([("edit", "week0:_regrouped", r"\], place % 4", "], (place + 1) % 4")], PTX),
     "registers for fewer blocks": ([("edit", "launch_bounds", r"if not blocks:", "if blocks:")], PTX),
     "another option of the compiler": (
@@ -69,7 +69,7 @@ PLANTS = {
         ],
         NOTHING,
     ),
-    "a router to the reference": ([("edit", "forge-core:resolve", r"return asked or", "return 'ref' or")], NOTHING),
+    "a router to the reference": ([("edit", "LaunchTable.resolve", r"return asked or", "return 'ref' or")], NOTHING),
     "a plan that refuses": (
         [("edit", "power_of_two", r"^    return ", "    raise UnsupportedError('no', requirement='')\n    return ")],
         NOTHING,

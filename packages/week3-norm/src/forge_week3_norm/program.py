@@ -33,24 +33,15 @@ def _names(**there: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Norm(RowProgram):
-    """rms_norm, or with ``center`` layer_norm.
+    """rms_norm, or with ``center`` layer_norm."""
 
-    Attributes:
-        center: whether the mean is subtracted.
-        weight, bias: whether there is one.
-        offset: whether a number is added to the weight.
-        cast: the dtype that the normalized element is rounded to before it is multiplied; None for none.
-        total: the dtype of the sum with a residual; None without one.
-        statistics: whether the mean and 1 / sqrt(variance + eps) of each row are results.
-    """
-
-    center: bool = False
-    weight: bool = False
-    bias: bool = False
-    offset: bool = False
-    cast: torch.dtype | None = None
-    total: torch.dtype | None = None
-    statistics: bool = False
+    center: bool = False  # whether the mean is subtracted
+    weight: bool = False  # whether there is one
+    bias: bool = False  # whether there is one
+    offset: bool = False  # whether a number is added to the weight
+    cast: torch.dtype | None = None  # to which the normalized element is rounded before it is multiplied
+    total: torch.dtype | None = None  # of the sum with a residual; None without one
+    statistics: bool = False  # whether the mean and 1 / sqrt(variance + eps) of each row are results
     takes_vectors = True
 
     @property

@@ -190,7 +190,7 @@ def vector_predicate(tXgX: cute.Tensor, inside: Boolean) -> cute.Tensor:
 
 
 def neighbors(row: cute.Tensor, n: Int32, vec: int) -> cute.Tensor:
-    """Element ``n`` of ``row`` and of the next ones, ``vec`` rows in all: contiguous, aligned to 16 bytes or to all."""
+    """Element ``n`` of ``vec`` adjacent rows, contiguous; aligned to 16 bytes, or to the vector's size if less."""
     address = (row.iterator + cute.crd2idx(n, row.layout)).toint()
     return elements_at(address, row.element_type, vec, row.memspace)
 
