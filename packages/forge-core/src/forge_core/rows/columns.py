@@ -51,7 +51,7 @@ class Columns:
     def _stage(self, row: cute.Tensor, start: Int32, width: int | Int32) -> tuple[cute.Tensor, Int32]:
         """Copies a block's vectors to shared memory, by aligned 16-byte ``cp.async``.
 
-        Bytes behind the last whole vector are zero-filled without reading global memory.
+        Vectors behind the last one are zero-filled without reading global memory.
 
         Returns:
             ((word, access), place, chunk) in shared memory; a place for each thread, and one more for unaligned rows.
@@ -71,11 +71,18 @@ class Columns:
             # The last access of each chunk, of which only the bytes before the next vector are used.
             step = (width + thread * threads) * vec
             begin = (row.iterator + (first + step)).toint() - skip
-            some = Int32(cutlass.select_(step <= count, skip, 0))
-            _copy_async_if(sX, width, thread, begin, some, thread < self._config.chunks)
+            some = Int32(cutlass.select_(step < count, 16, 0))
+            _copy_async_if(sX, width, thread, begin, some, (thread < self._config.chunks) & (step != count))
+            # The access behind the last vector may exceed the allocation: then copy its first elements one by one.
+            last = count // vec - 1
+            place, c = last % threads + 1, last // threads
+            index = thread - skip // size
+            sEnd = cute.recast_tensor(sX[(None, 0), place, c], row.element_type)
+            when = (thread < cute.size(sEnd)) & (count > 0) & (place <= width)
+            _copy_element(sEnd, thread, row, first + count + index, index < 0, when)
         begin = (row.iterator + (first + thread * vec)).toint() - skip
         step, turn = thread * vec, threads * vec
-        _copy_each(sX, thread, begin, Int64(turn) * size, step, turn, count, skip, self._whole)
+        _copy_each(sX, thread, begin, Int64(turn) * size, step, turn, count, self._whole)
         return sX, skip
 
     def read(self, name: str, c: int) -> Any:
@@ -133,7 +140,6 @@ def _copy_each(
     step: Int32,
     turn: Int32,
     count: Int32,
-    skip: Int32,
     whole: cutlass.Constexpr,
 ):
     # In loops, of one iteration for whole rows: the compiler would move the copies behind arithmetic that waits for
@@ -142,9 +148,11 @@ def _copy_each(
     for i in cutlass.range(sX.shape[2] // each + Int32(Uint32(count) >> 31), unroll=1):
         for k in cutlass.range_constexpr(each):
             for a in cutlass.range_constexpr(sX.shape[0][1]):
-                behind = skip if cutlass.const_expr(a == 0) else Int32(0)
-                size = cutlass.select_(step < count, Int32(16), cutlass.select_(step == count, behind, Int32(0)))
-                _copy_async(sX, a, thread, i * each + k, begin + 16 * a, size)
+                size = Int32(cutlass.select_(step < count, 16, 0))
+                if cutlass.const_expr(whole or a > 0):
+                    _copy_async(sX, a, thread, i * each + k, begin + 16 * a, size)
+                else:
+                    _copy_async_if(sX, thread, i * each + k, begin, size, (step != count) | (thread == 0))
             begin += stride
             step += turn
 
@@ -153,3 +161,13 @@ def _copy_each(
 def _copy_async_if(sX: cute.Tensor, place: Int32, c: Int32, address: Int64, size: Int32, when: Boolean):
     if when:
         _copy_async(sX, 0, place, c, address, size)
+
+
+@cute.jit
+def _copy_element(sX: cute.Tensor, at: Int32, row: cute.Tensor, index: Int32, inside: Boolean, when: Boolean):
+    """Stores an element of the row, or zero if it is not ``inside`` the vectors."""
+    if when:
+        value = row.element_type(0)
+        if inside:
+            value = row[index]
+        sX[at] = value
