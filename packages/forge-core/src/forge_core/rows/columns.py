@@ -35,6 +35,7 @@ class Columns:
         self.staged = getattr(config, "columns_staged", False)
         self._config, self._whole = config, config.columns_whole
         self._staged_tensors: dict[str, tuple[cute.Tensor, Int32]] = {}
+        self._ends: list[tuple[cute.Tensor, Int32, Any]] = []
         self._arrived = False
 
     def prefetch(self, smem: SmemAllocator, width: int | Int32) -> None:
@@ -73,13 +74,11 @@ class Columns:
             begin = (row.iterator + (first + step)).toint() - skip
             some = Int32(cutlass.select_(step < count, 16, 0))
             _copy_async_if(sX, width, thread, begin, some, (thread < self._config.chunks) & (step != count))
-            # The access behind the last vector may exceed the allocation: then copy its first elements one by one.
-            last = count // vec - 1
-            place, c = last % threads + 1, last // threads
-            index = thread - skip // size
-            sEnd = cute.recast_tensor(sX[(None, 0), place, c], row.element_type)
-            when = (thread < cute.size(sEnd)) & (count > 0) & (place <= width)
-            _copy_element(sEnd, thread, row, first + count + index, index < 0, when)
+            # The access behind the last vector may exceed the allocation: its elements are stored one by one.
+            end, index = first + count, thread - skip // size
+            rX = row[cutlass.max(end + cutlass.min(index, -1), 0)]
+            rX = row.element_type(cutlass.select_(index < 0, rX, row.element_type(0)))
+            self._ends.append((sX, count, rX))
         begin = (row.iterator + (first + thread * vec)).toint() - skip
         step, turn = thread * vec, threads * vec
         _copy_each(sX, thread, begin, Int64(turn) * size, step, turn, count, self._whole)
@@ -105,6 +104,8 @@ class Columns:
         if not self._arrived:
             cute.arch.cp_async_commit_group()
             cute.arch.cp_async_wait_group(0)
+            for sX, count, rX in self._ends:
+                self._store_end(sX, count, rX)
             if not self._whole:
                 cute.arch.sync_threads()
         self._arrived = True
@@ -120,6 +121,12 @@ class Columns:
         rX = cute.make_rmem_tensor(self._config.vec, dtype)
         shift_bytes(rWindow, skip, rX)
         return rX.load()
+
+    def _store_end(self, sX: cute.Tensor, count: Int32, rX: Any) -> None:
+        thread, last = cute.arch.thread_idx()[0] + Int32(self.epoch.zero), count // self._config.vec - 1
+        place, c = last % self.threads + 1, last // self.threads
+        sEnd = cute.recast_tensor(sX[(None, 0), place, c], type(rX))
+        _store_if(sEnd, thread, rX, (thread < cute.size(sEnd)) & (count > 0) & (place < sX.shape[1]))
 
 
 def _copy_async(sX: cute.Tensor, access: int, place: Any, c: Any, address: Int64, size: Any) -> None:
@@ -164,10 +171,6 @@ def _copy_async_if(sX: cute.Tensor, place: Int32, c: Int32, address: Int64, size
 
 
 @cute.jit
-def _copy_element(sX: cute.Tensor, at: Int32, row: cute.Tensor, index: Int32, inside: Boolean, when: Boolean):
-    """Stores an element of the row, or zero if it is not ``inside`` the vectors."""
+def _store_if(sX: cute.Tensor, at: Int32, value: cutlass.Numeric, when: Boolean):
     if when:
-        value = row.element_type(0)
-        if inside:
-            value = row[index]
         sX[at] = value
