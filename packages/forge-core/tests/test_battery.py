@@ -238,10 +238,13 @@ WRONG = {
         {"fullgraph", "dynamic_shapes"},
     ),
     "a shape in the code": (lambda: replace(RIGHT, operator=shape_in_code(RIGHT.operator)), {"dynamic_shapes"}),
-    "the gradient": (lambda: centred(pull=lambda grad, dim: grad), {"gradients", "fullgraph", "threads"}),
+    "the gradient": (
+        lambda: centred(pull=lambda grad, dim: grad),
+        {"gradients", "second_derivatives", "fullgraph", "threads"},
+    ),
     "the second derivative": (
         lambda: centred(pull=lambda grad, dim: pulled(grad.detach(), dim) + 0 * grad),
-        {"gradients"},
+        {"second_derivatives"},
     ),
     "two nodes": (lambda: replace(RIGHT, operator=two_nodes(RIGHT.operator)), {"export"}),
 }

@@ -132,6 +132,8 @@ def test_an_operator_without_a_gradient_has_its_references_tangent_and_no_silent
     torch.testing.assert_close(torch.func.jvp(half_softmax, (x,), (t,)), expected)
     with pytest.raises(RuntimeError, match="no autograd formula"):
         half_softmax(x.clone().requires_grad_()).sum().backward()
+    with pytest.raises(RuntimeError, match="half_softmax was differentiated, but has no gradient"):
+        torch.func.grad(lambda x: half_softmax(x).sum())(x)
 
 
 def test_a_formula_of_the_declaration_gets_the_call_by_name() -> None:

@@ -73,7 +73,7 @@ def rms_norm(x, weight, dim=-1, eps=1e-5, *, variant="auto"):
     return row_output("rms_norm", Y["program"], x=x, weight=weight, dim=dim)
 
 
-PARTIAL = {"gradients": "there is one of x alone, which has no gradient itself"}
+PARTIAL = dict.fromkeys(("gradients", "second_derivatives"), "there is a gradient of x alone, which has none itself")
 FORWARD = row_subject(rms_norm, **Y, terms=reference, inapplicable=PARTIAL)
 BACKWARD = row_subject(rms_norm_dx, **DX, terms=partial(dx_reference, sign=1), differentiable=False)
 

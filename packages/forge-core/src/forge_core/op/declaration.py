@@ -77,7 +77,7 @@ class Operator(ByName):
         register(library, rules, self.table.serve, self.fake)
         self._op = registered(self.schema, self.schema.name)
         self._out_op = None if self.schema.results else registered(self.schema, f"{self.schema.name}_out")
-        self._transformable = None if rules.backward is None else functorch_function(rules, self._op)
+        self._transformable = functorch_function(rules, self._op)
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Runs the operator; its arguments are those of the decorated function."""
@@ -97,8 +97,7 @@ class Operator(ByName):
         args, kwargs = self.schema.normalize(args, kwargs)
         values = self._check_call(self.schema.name, args, kwargs)
         # Under nested jvp, an autograd.Function loses the outer tangents; the registered operator keeps them.
-        special = transformed(values) or has_tangent(values)
-        if self._transformable is not None and special and forward_levels() < 2:
+        if (transformed(values) or has_tangent(values)) and forward_levels() < 2:
             return self._transformable(*values)
         result = self._op(*args, **kwargs)
         return result

@@ -59,11 +59,11 @@ def functorch_function(rules: Rules, call: Callable[..., torch.Tensor]) -> Calla
     """Returns a function of the schema's arguments, all positional, that ``torch.func`` can transform.
 
     Args:
-        rules: the declaration of an operator that has a gradient.
+        rules: the operator's declaration.  Without a gradient, only its derivatives are refused: transforms of its
+            callers may still record it.
         call: the registered operator.
     """
     schema, tangent_of = rules.schema, rules.jvp or reference_jvp(rules)
-    backward_of: Any = rules.backward
     count = schema.positional
     keywords = schema.parameters[count:]
     places = [schema.parameters.index(name) for name in schema.tensors]
@@ -89,7 +89,9 @@ def functorch_function(rules: Rules, call: Callable[..., torch.Tensor]) -> Calla
 
         @staticmethod
         def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-            found = several(backward_of(ctx, *grads))
+            if rules.backward is None:
+                raise RuntimeError(f"{schema.qualified} was differentiated, but has no gradient: declare one")
+            found = several(rules.backward(ctx, *grads))
             return found + (None,) * (len(schema.parameters) - len(found))
 
         @staticmethod

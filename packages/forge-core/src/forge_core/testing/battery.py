@@ -85,6 +85,7 @@ CHECKS: dict[str, Check] = {
     "value": Check(checks.value, CPU, needs=("operator",)),
     "traced": Check(checks.traced, needs=("operator",)),
     "gradients": Check(checks.gradients, needs=("floats", "gradient")),
+    "second_derivatives": Check(checks.second_derivatives, needs=("floats", "gradient")),
     "forward_mode": Check(checks.forward_mode, needs=("operator", "floats", "gradient")),
     "vmap": Check(checks.vmap, needs=("operator",)),
     "refusals": Check(checks.of_operator(conformance_calls.check_refusals), needs=("operator",)),

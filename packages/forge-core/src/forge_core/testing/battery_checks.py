@@ -267,21 +267,36 @@ def forward_mode(subject: Subject, device: torch.device) -> None:
 
 
 def gradients(subject: Subject, device: torch.device) -> None:
-    """Gradients and second derivatives: of the public call, by the dispatcher, and those that ``torch.vmap`` maps.
+    """Gradients: of the public call, by the dispatcher, and those that ``torch.vmap`` maps."""
+    of = conformance_gradients
+    for case in _derived(subject, device, of.check_gradients):
+        if isinstance(subject.operator, Operator):
+            sets = [_finite_made(subject, device, case, seed) for seed in range(3)]
+            mapped = of.mapped(subject.call(case))
+            of.check_vmap(mapped, mapped, sets, _right_gradient(subject, case, of.mapped))
+
+
+def second_derivatives(subject: Subject, device: torch.device) -> None:
+    """Derivatives of the gradients, of the public call and by the dispatcher."""
+    for _ in _derived(subject, device, conformance_gradients.check_second_derivatives):
+        pass
+
+
+def _derived(subject: Subject, device: torch.device, check: Callable[..., None]) -> Iterator[Case]:
+    """Makes a check of derivatives of each case, in each way to call it; yields the cases.
 
     By the dispatcher they are the operator's own; of CPU tensors the public call may record the reference's.
     """
-    of, overload = conformance_gradients, replace(subject, operator=subject.registered())
+    overload = replace(subject, operator=subject.registered())
     for case in (case for case in subject.cases if math.prod(case.shape)):
         call, *others = _smooth(subject, device, case)
-        of.check_gradients(call, *others)
+        check(call, *others)
         if device.type == "cpu":
             with conformance.Dispatched():
-                of.check_gradients(call, *others)
+                check(call, *others)
         if isinstance(subject.operator, Operator):
-            of.check_gradients(overload.call(case), *others)
-            sets = [_finite_made(subject, device, case, seed) for seed in range(3)]
-            of.check_vmap(of.mapped(call), of.mapped(call), sets, _right_gradient(subject, case, of.mapped))
+            check(overload.call(case), *others)
+        yield case
 
 
 def vmap(subject: Subject, device: torch.device) -> None:

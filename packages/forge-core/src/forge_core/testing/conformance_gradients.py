@@ -5,7 +5,7 @@ The arguments are those of ``conformance``; ``expected`` is the reference as a f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -38,22 +38,30 @@ def mapped(call: Call) -> Call:
     return torch.func.grad(loss)
 
 
-def _both_orders(call: Call, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
-    leaves = tuple(t.detach().requires_grad_() for t in tensors)
+def _first_order(call: Call, leaves: Tensors, weight: torch.Tensor) -> Tensors:
     y = call(*leaves)
-    weight = weights(y).requires_grad_()
-    first = torch.autograd.grad(y, leaves, weight, create_graph=True, allow_unused=True, materialize_grads=True)
-    yield from ((f"the gradient of tensor {i}", each) for i, each in enumerate(first))
+    return torch.autograd.grad(y, leaves, weight, create_graph=True, allow_unused=True, materialize_grads=True)
+
+
+def _second_order(call: Call, leaves: Tensors, weight: torch.Tensor) -> Tensors:
+    first = _first_order(call, leaves, weight)
     loss = torch.stack([(each * (2 + weights(each))).sum() for each in first]).sum()
-    second = torch.autograd.grad(loss, (*leaves, weight), allow_unused=True, materialize_grads=True)
-    yield from ((f"the second derivative by tensor {i}", each) for i, each in enumerate(second))
+    return torch.autograd.grad(loss, (*leaves, weight), allow_unused=True, materialize_grads=True)
+
+
+def _check_order(order: Callable[..., Tensors], call: Call, expected: Call, tensors: Tensors) -> None:
+    def derivatives(call: Call, tensors: Tensors) -> Tensors:
+        leaves = tuple(t.detach().requires_grad_() for t in tensors)
+        return order(call, leaves, weights(call(*tensors)).requires_grad_())
+
+    exact = derivatives(expected, tuple(t.double() for t in tensors))
+    for i, (got, want) in enumerate(zip(derivatives(call, tensors), exact, strict=True)):
+        near(f"the derivative of{order.__name__.replace('_', ' ')} by tensor {i}", got, want)
 
 
 def check_gradients(call: Call, expected: Call, tensors: Tensors) -> None:
-    """Gradients and second derivatives are those of the reference; nothing is recorded where grad mode is off."""
-    exact = _both_orders(expected, tuple(t.double() for t in tensors))
-    for (what, got), (_, want) in zip(_both_orders(call, tensors), exact, strict=True):
-        near(what, got, want)
+    """Gradients are those of the reference; nothing is recorded where grad mode is off."""
+    _check_order(_first_order, call, expected, tensors)
     parameters = tuple(torch.nn.Parameter(t.detach()) for t in tensors)
     if not call(*parameters).requires_grad:
         raise AssertionError("the result of parameters needs no gradient")
@@ -61,6 +69,11 @@ def check_gradients(call: Call, expected: Call, tensors: Tensors) -> None:
         with mode():
             if call(*parameters).requires_grad:
                 raise AssertionError(f"under {mode.__name__} the result needs a gradient")
+
+
+def check_second_derivatives(call: Call, expected: Call, tensors: Tensors) -> None:
+    """Derivatives of the gradients are those of the reference."""
+    _check_order(_second_order, call, expected, tensors)
 
 
 def check_compiled_gradients(call: Call, expected: Call, tensors: Tensors, *, backend: str) -> None:
