@@ -35,7 +35,6 @@ class Columns:
         self.staged = getattr(config, "columns_staged", False)
         self._config, self._whole = config, config.columns_whole
         self._staged_tensors: dict[str, tuple[cute.Tensor, Int32]] = {}
-        self._ends: list[tuple[cute.Tensor, Int32, Any]] = []
         self._arrived = False
 
     def prefetch(self, smem: SmemAllocator, width: int | Int32) -> None:
@@ -52,7 +51,9 @@ class Columns:
     def _stage(self, row: cute.Tensor, start: Int32, width: int | Int32) -> tuple[cute.Tensor, Int32]:
         """Copies a block's vectors to shared memory, by aligned 16-byte ``cp.async``.
 
-        Vectors behind the last one are zero-filled without reading global memory.
+        Bytes behind the last whole vector are zero-filled without reading global memory.  The last access of an
+        unaligned row is left to :meth:`_copy_end` where 16 bytes may exceed the allocation: ``cp.async`` would read
+        fewer, but compute-sanitizer reports all 16.
 
         Returns:
             ((word, access), place, chunk) in shared memory; a place for each thread, and one more for unaligned rows.
@@ -65,6 +66,7 @@ class Columns:
         accesses = vec * size // 16
         places = width if self._whole else width + 1
         skip = Int32(0) if self._whole else Int32((row.iterator + first).toint() & 15)
+        behind = Int32(0) if self._whole else Int32(cutlass.select_(self._exceeds(row, skip), 0, skip))
         pointer = cute.make_ptr(Uint32, start, cute.AddressSpace.smem, assumed_align=16)
         shape = ((4, accesses), places, self._config.chunks)
         sX = cute.make_tensor(pointer, cute.make_layout(shape, stride=((1, 4 * places), 4, 4 * places * accesses)))
@@ -72,16 +74,11 @@ class Columns:
             # The last access of each chunk, of which only the bytes before the next vector are used.
             step = (width + thread * threads) * vec
             begin = (row.iterator + (first + step)).toint() - skip
-            some = Int32(cutlass.select_(step < count, 16, 0))
-            _copy_async_if(sX, width, thread, begin, some, (thread < self._config.chunks) & (step != count))
-            # The access behind the last vector may exceed the allocation: its elements are stored one by one.
-            end, index = first + count, thread - skip // size
-            rX = row[cutlass.max(end + cutlass.min(index, -1), 0)]
-            rX = row.element_type(cutlass.select_(index < 0, rX, row.element_type(0)))
-            self._ends.append((sX, count, rX))
+            some = Int32(cutlass.select_(step < count, skip, cutlass.select_(step == count, behind, 0)))
+            _copy_async_if(sX, width, thread, begin, some, thread < self._config.chunks)
         begin = (row.iterator + (first + thread * vec)).toint() - skip
         step, turn = thread * vec, threads * vec
-        _copy_each(sX, thread, begin, Int64(turn) * size, step, turn, count, self._whole)
+        _copy_each(sX, thread, begin, Int64(turn) * size, step, turn, count, behind, self._whole)
         return sX, skip
 
     def read(self, name: str, c: int) -> Any:
@@ -104,10 +101,10 @@ class Columns:
         if not self._arrived:
             cute.arch.cp_async_commit_group()
             cute.arch.cp_async_wait_group(0)
-            for sX, count, rX in self._ends:
-                self._store_end(sX, count, rX)
             if not self._whole:
                 cute.arch.sync_threads()
+                for each in self.names:
+                    self._copy_end(each)
         self._arrived = True
         # Recompute addresses instead of keeping them in registers.
         own, (sX, skip) = cute.arch.thread_idx()[0] + Int32(self.epoch.zero), self._staged_tensors[name]
@@ -122,11 +119,28 @@ class Columns:
         shift_bytes(rWindow, skip, rX)
         return rX.load()
 
-    def _store_end(self, sX: cute.Tensor, count: Int32, rX: Any) -> None:
-        thread, last = cute.arch.thread_idx()[0] + Int32(self.epoch.zero), count // self._config.vec - 1
-        place, c = last % self.threads + 1, last // self.threads
-        sEnd = cute.recast_tensor(sX[(None, 0), place, c], type(rX))
-        _store_if(sEnd, thread, rX, (thread < cute.size(sEnd)) & (count > 0) & (place < sX.shape[1]))
+    def _exceeds(self, row: cute.Tensor, skip: Int32) -> Boolean:
+        """Whether the aligned 16 bytes at the end of the last vector exceed the row."""
+        rest = (cute.size(row) - self.first - self.count) * (row.element_type.width // 8)
+        return (skip > 0) & (skip + rest < 16)
+
+    def _copy_end(self, name: str) -> None:
+        """Copies what :meth:`_stage` leaves of the last vector, by element."""
+        (sX, skip), row, thread = self._staged_tensors[name], self.g[name], cute.arch.thread_idx()[0]
+        count = self.count - (self.thread - thread) * self._config.vec
+        last, some = count // self._config.vec - 1, skip // (row.element_type.width // 8)
+        place, c = last % self.threads + 1, last // self.threads  # behind the last vector
+        when = self._exceeds(row, skip) & (count > 0) & (place < sX.shape[1])
+        sEnd = cute.recast_tensor(sX[(None, 0), place, c], row.element_type)
+        _copy_elements(sEnd, row, self.first + self.count - some, thread, some, when)
+
+
+@cute.jit
+def _copy_elements(sX: cute.Tensor, row: cute.Tensor, first: Int32, thread: Int32, count: Int32, when: Boolean):
+    if when:
+        if thread < count:
+            sX[thread] = row[first + thread]
+        cute.arch.sync_threads()
 
 
 def _copy_async(sX: cute.Tensor, access: int, place: Any, c: Any, address: Int64, size: Any) -> None:
@@ -147,6 +161,7 @@ def _copy_each(
     step: Int32,
     turn: Int32,
     count: Int32,
+    last: Int32,
     whole: cutlass.Constexpr,
 ):
     # In loops, of one iteration for whole rows: the compiler would move the copies behind arithmetic that waits for
@@ -155,11 +170,9 @@ def _copy_each(
     for i in cutlass.range(sX.shape[2] // each + Int32(Uint32(count) >> 31), unroll=1):
         for k in cutlass.range_constexpr(each):
             for a in cutlass.range_constexpr(sX.shape[0][1]):
-                size = Int32(cutlass.select_(step < count, 16, 0))
-                if cutlass.const_expr(whole or a > 0):
-                    _copy_async(sX, a, thread, i * each + k, begin + 16 * a, size)
-                else:
-                    _copy_async_if(sX, thread, i * each + k, begin, size, (step != count) | (thread == 0))
+                behind = last if cutlass.const_expr(a == 0) else Int32(0)
+                size = cutlass.select_(step < count, Int32(16), cutlass.select_(step == count, behind, Int32(0)))
+                _copy_async(sX, a, thread, i * each + k, begin + 16 * a, size)
             begin += stride
             step += turn
 
@@ -168,9 +181,3 @@ def _copy_each(
 def _copy_async_if(sX: cute.Tensor, place: Int32, c: Int32, address: Int64, size: Int32, when: Boolean):
     if when:
         _copy_async(sX, 0, place, c, address, size)
-
-
-@cute.jit
-def _store_if(sX: cute.Tensor, at: Int32, value: cutlass.Numeric, when: Boolean):
-    if when:
-        sX[at] = value
