@@ -51,9 +51,8 @@ class Columns:
     def _stage(self, row: cute.Tensor, start: Int32, width: int | Int32) -> tuple[cute.Tensor, Int32]:
         """Copies a block's vectors to shared memory, by aligned 16-byte ``cp.async``.
 
-        Bytes behind the last whole vector are zero-filled without reading global memory.  The last access of an
-        unaligned row is left to :meth:`_copy_end` where 16 bytes may exceed the allocation: ``cp.async`` would read
-        fewer, but compute-sanitizer reports all 16.
+        Bytes behind the last whole vector are zero-filled without reading global memory.  Its 16-byte accesses are
+        within the row all the same (``HeldConfig.behind``): compute-sanitizer reports those that exceed an allocation.
 
         Returns:
             ((word, access), place, chunk) in shared memory; a place for each thread, and one more for unaligned rows.
@@ -66,7 +65,6 @@ class Columns:
         accesses = vec * size // 16
         places = width if self._whole else width + 1
         skip = Int32(0) if self._whole else Int32((row.iterator + first).toint() & 15)
-        behind = Int32(0) if self._whole else Int32(cutlass.select_(self._exceeds(row, skip), 0, skip))
         pointer = cute.make_ptr(Uint32, start, cute.AddressSpace.smem, assumed_align=16)
         shape = ((4, accesses), places, self._config.chunks)
         sX = cute.make_tensor(pointer, cute.make_layout(shape, stride=((1, 4 * places), 4, 4 * places * accesses)))
@@ -74,11 +72,11 @@ class Columns:
             # The last access of each chunk, of which only the bytes before the next vector are used.
             step = (width + thread * threads) * vec
             begin = (row.iterator + (first + step)).toint() - skip
-            some = Int32(cutlass.select_(step < count, skip, cutlass.select_(step == count, behind, 0)))
+            some = Int32(cutlass.select_(step <= count, skip, 0))
             _copy_async_if(sX, width, thread, begin, some, thread < self._config.chunks)
         begin = (row.iterator + (first + thread * vec)).toint() - skip
         step, turn = thread * vec, threads * vec
-        _copy_each(sX, thread, begin, Int64(turn) * size, step, turn, count, behind, self._whole)
+        _copy_each(sX, thread, begin, Int64(turn) * size, step, turn, count, skip, self._whole)
         return sX, skip
 
     def read(self, name: str, c: int) -> Any:
@@ -103,8 +101,6 @@ class Columns:
             cute.arch.cp_async_wait_group(0)
             if not self._whole:
                 cute.arch.sync_threads()
-                for each in self.names:
-                    self._copy_end(each)
         self._arrived = True
         # Recompute addresses instead of keeping them in registers.
         own, (sX, skip) = cute.arch.thread_idx()[0] + Int32(self.epoch.zero), self._staged_tensors[name]
@@ -118,29 +114,6 @@ class Columns:
         rX = cute.make_rmem_tensor(self._config.vec, dtype)
         shift_bytes(rWindow, skip, rX)
         return rX.load()
-
-    def _exceeds(self, row: cute.Tensor, skip: Int32) -> Boolean:
-        """Whether the aligned 16 bytes at the end of the last vector exceed the row."""
-        rest = (cute.size(row) - self.first - self.count) * (row.element_type.width // 8)
-        return (skip > 0) & (skip + rest < 16)
-
-    def _copy_end(self, name: str) -> None:
-        """Copies what :meth:`_stage` leaves of the last vector, by element."""
-        (sX, skip), row, thread = self._staged_tensors[name], self.g[name], cute.arch.thread_idx()[0]
-        count = self.count - (self.thread - thread) * self._config.vec
-        last, some = count // self._config.vec - 1, skip // (row.element_type.width // 8)
-        place, c = last % self.threads + 1, last // self.threads  # behind the last vector
-        when = self._exceeds(row, skip) & (count > 0) & (place < sX.shape[1])
-        sEnd = cute.recast_tensor(sX[(None, 0), place, c], row.element_type)
-        _copy_elements(sEnd, row, self.first + self.count - some, thread, some, when)
-
-
-@cute.jit
-def _copy_elements(sX: cute.Tensor, row: cute.Tensor, first: Int32, thread: Int32, count: Int32, when: Boolean):
-    if when:
-        if thread < count:
-            sX[thread] = row[first + thread]
-        cute.arch.sync_threads()
 
 
 def _copy_async(sX: cute.Tensor, access: int, place: Any, c: Any, address: Int64, size: Any) -> None:
@@ -161,7 +134,7 @@ def _copy_each(
     step: Int32,
     turn: Int32,
     count: Int32,
-    last: Int32,
+    skip: Int32,
     whole: cutlass.Constexpr,
 ):
     # In loops, of one iteration for whole rows: the compiler would move the copies behind arithmetic that waits for
@@ -170,7 +143,7 @@ def _copy_each(
     for i in cutlass.range(sX.shape[2] // each + Int32(Uint32(count) >> 31), unroll=1):
         for k in cutlass.range_constexpr(each):
             for a in cutlass.range_constexpr(sX.shape[0][1]):
-                behind = last if cutlass.const_expr(a == 0) else Int32(0)
+                behind = skip if cutlass.const_expr(a == 0) else Int32(0)
                 size = cutlass.select_(step < count, Int32(16), cutlass.select_(step == count, behind, Int32(0)))
                 _copy_async(sX, a, thread, i * each + k, begin + 16 * a, size)
             begin += stride

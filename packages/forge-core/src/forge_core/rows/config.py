@@ -249,8 +249,15 @@ class HeldConfig(SharedRowConfig):
     @property
     def edges(self) -> int:
         """Maximum elements per thread outside the vectors of a row that has a head and a tail."""
-        most = 2 * (self.vec - 1 + self.outer)
+        most = 2 * (self.vec - 1 + self.outer) + self.behind
         return max(1, -(-most // (self.lanes or 32)))  # a block may have a single warp
+
+    @property
+    def behind(self) -> int:
+        """Elements behind the vectors of a row at least: the 16-byte copies of unaligned column operands have some."""
+        if not self.columns_staged or self.columns_whole:
+            return 0
+        return 16 // min(self.binding.sizes(self.binding.operands.columns)) - 1
 
     @cached_property
     def limit(self) -> float:

@@ -126,7 +126,8 @@ class Held(HeldConfig, RealigningKernel):
         head, body = Int32(0), count
         if self.has_edges:
             head = cutlass.min(self.head(g), count)
-            head, body = self.inner(head, (count - head) & -self.vec)
+            rest = cutlass.max(count - head - self.behind, 0) if self.behind else count - head
+            head, body = self.inner(head, rest & -self.vec)
         inner, at = (g | self.realigned(g, slots[0], head), first) if self.columns_realigned else (g, head + first)
         columns = Columns(self, inner, at, body - first, start, threads)
         edges = (thread_in_row + e * width for e in range(self.edges)) if self.has_edges else ()
