@@ -1,6 +1,7 @@
 """Declarations of the compiled code of the row engine's kernels, one for each type of configuration.
 
-Registers follow from ``resident`` blocks, and nothing spills.  Widths follow from the alignment:
+Registers follow from ``resident`` blocks, and nothing spills but in teams of long rows that add up two sums.  Widths
+follow from the alignment:
 
     whole      vectors, in accesses of at most 16 bytes
     shifted    the same, and elements of head and tail; column operands by 16 bytes, and by element where a row ends
@@ -192,6 +193,9 @@ def _persistent(config: PersistentConfig, arch: str) -> Expect | tuple[Expect, .
     writes = sums.union(*(_widths(config, name) for name in names.writes))
     writes |= {config.binding.dtype(name).itemsize for name in names.results}
     barriers = 0 if cluster else count if config.sized else 4 * config.chunks * len(names.accumulates)
+    # Two sums of so many elements exceed the registers by a few bytes; rows are read once, up to twice as fast as by
+    # two kernels (docs/lab/week3.md).
+    several = config.long and len(names.accumulates) > 1
     main = _expect(
         config,
         _loads(config, folds),
@@ -199,6 +203,7 @@ def _persistent(config: PersistentConfig, arch: str) -> Expect | tuple[Expect, .
         writes,
         barriers=barriers,
         cluster_barriers=2 * (cluster and count > 0),
+        spilled=96 if several and config.stages == 1 else 24 if several and config.has_edges else 0,
     )
     if not config.workspace:
         return main
