@@ -65,7 +65,7 @@ def measure_cold(planned: plan.PlannedCase, context: Context) -> CaseRecord:
         cold = Cold(*figures, processes=len(empty))
         timing = Timing(tuple(first["first_s"] * 1e3 for first in empty), METHOD)
         when = "after the first call"
-        record.contenders.append(contender_record(planned, name, timing, options, gbs=None, when=when, cold=cold))
+        record.contenders.append(contender_record(planned, name, timing, options, nbytes=None, when=when, cold=cold))
     return record
 
 

@@ -21,7 +21,7 @@ from forge_core import settings
 from forge_core.bench import Inputs, Peer
 from forge_core.bench.gate import exact
 from forge_core.bench.plan import PlannedCase
-from forge_core.bench.records import CaseRecord, ContenderRecord, Run, thin
+from forge_core.bench.records import CaseRecord, ContenderRecord, Run, figures, thin
 from forge_core.bench.schema import AUTO, CEILING, our_name, variant_of
 from forge_core.device import query
 from forge_core.errors import ArgumentError, BenchmarkError, UnsupportedError
@@ -86,22 +86,17 @@ def blank(planned: PlannedCase, **more: Any) -> CaseRecord:
 
 
 def contender_record(
-    planned: PlannedCase, name: str, timing: Timing, options: Options, *, gbs: float | None, when: str, **more: Any
+    planned: PlannedCase, name: str, timing: Timing, options: Options, *, nbytes: int | None, when: str, **more: Any
 ) -> ContenderRecord:
     """A contender's record of one run, without ratios, which :func:`~forge_core.bench.records.combined` adds."""
     peer = planned.operator.peer(name)
     tolerance = peer.tolerance if peer and peer.agree else planned.operator.tolerance
-    run = Run(timing.median_ms, timing.p20_ms, timing.p80_ms, len(timing.samples_ms), clocks=timing.clocks)
+    middle, low, high = (round(time_ms, 6) for time_ms in (timing.median_ms, timing.p20_ms, timing.p80_ms))
+    run = Run(middle, low, high, len(timing.samples_ms), clocks=timing.clocks)
     return ContenderRecord(
         name=name,
         kind="ceiling" if name == CEILING else "ours" if variant_of(name) else "peer",
-        median_ms=run.median_ms,
-        p20_ms=run.p20_ms,
-        p80_ms=run.p80_ms,
-        spread=timing.spread,
-        gbs=gbs,
-        of_ceiling=None,
-        of_best_peer=None,
+        **figures([run], nbytes),
         runs=[run],
         samples_ms=thin(timing.samples_ms, max(1, KEPT_SAMPLES // options.repeats)),
         correct="exact copy" if name == CEILING else f"{tolerance}, {when}",
@@ -154,11 +149,10 @@ class _Measurement:
             timings = self.time_device(calls, floor)
         self.check(calls, "after the timing")
         timings = {name: timing for name, timing in timings.items() if name not in wrong}
-        when = "before and after the timing"
+        when, nbytes = "before and after the timing", None if context.host else self.nbytes
         for name, timing in timings.items():
-            gbs = None if context.host else self.nbytes / (timing.median_ms * 1e6)
             told = {**self.described.get(name, {}), "first_call_s": first_call_s.get(name)}
-            made = contender_record(self.planned, name, timing, context.options, gbs=gbs, when=when, **told)
+            made = contender_record(self.planned, name, timing, context.options, nbytes=nbytes, when=when, **told)
             self.record.contenders.append(made)
         notes = [*self.record.notes, *disturbances(timings, self.device)]
         return msgspec.structs.replace(self.record, floor_ms=round(floor, 6), l2=l2, notes=notes)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from statistics import median
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -245,10 +245,14 @@ def load(path: Path) -> Record:
 # --------------------------------------------------------------------------------------------- one record from several
 
 
-def over_runs(runs: Sequence[Run]) -> dict[str, float]:
-    """The times of a contender: the median over the runs of each."""
-    names = ("median_ms", "p20_ms", "p80_ms")
-    return {name: round(median(getattr(run, name) for run in runs), 6) for name in names}
+def figures(runs: Sequence[Run], nbytes: int | None) -> dict[str, Any]:
+    """The figures of a contender, medians over its runs; `nbytes` is None for times of no bandwidth."""
+    spread = round(median((run.p80_ms - run.p20_ms) / (run.median_ms or 1.0) for run in runs), 4)
+    found: dict[str, Any] = {"spread": spread}
+    for name in ("median_ms", "p20_ms", "p80_ms", "of_ceiling", "of_best_peer"):
+        values = [value for run in runs if (value := getattr(run, name)) is not None]
+        found[name] = round(median(values), 6 if name.endswith("_ms") else 4) if values else None
+    return {**found, "gbs": None if nbytes is None else round(nbytes / (found["median_ms"] * 1e6), 4)}
 
 
 def thin(samples: Sequence[float], keep: int) -> list[float]:
@@ -305,8 +309,9 @@ def combined(parts: Sequence[CaseRecord], targets: Iterable[Target] = ()) -> Cas
     runs = {name: [run for part in same for run in part.runs] for name, same in found.items()}
     times = {name: [run.median_ms for run in own] for name, own in runs.items()}
     peers = [name for name, same in found.items() if same[0].kind == "peer"]
-    rivals = {**times, BEST_PEER: list(map(min, zip(*(times[name] for name in peers), strict=True)))}
     nbytes, host = parts[0].read + parts[0].written, all(same[0].gbs is None for same in found.values())
+    rivals = {**times, BEST_PEER: list(map(min, zip(*(times[name] for name in peers), strict=True)))}
+    rivals[BANDWIDTH] = [nbytes / 1e6] * len(times.get(OURS, ()))  # the time at 1 GB/s, in milliseconds
 
     def ratios(name: str, other: str) -> list[float]:
         """Each run's bandwidth over another contender's (of host time, time over time); none if that did not run."""
@@ -316,34 +321,26 @@ def combined(parts: Sequence[CaseRecord], targets: Iterable[Target] = ()) -> Cas
     def contender_of(name: str) -> ContenderRecord:
         ceiling, best = ([round(ratio, 4) for ratio in ratios(name, other)] for other in (CEILING, BEST_PEER))
         own = [
-            msgspec.structs.replace(run, **over_runs([run]), of_ceiling=of_ceiling, of_best_peer=of_best_peer)
+            msgspec.structs.replace(run, of_ceiling=of_ceiling, of_best_peer=of_best_peer)
             for run, of_ceiling, of_best_peer in zip_longest(runs[name], ceiling, best)
         ]
         taken = [samples for part in found[name] for samples in part.samples_by_run()]
         fewest = min(map(len, taken), default=0)
         return msgspec.structs.replace(
             found[name][0],
-            **(over := over_runs(own)),
-            spread=round(median((run.p80_ms - run.p20_ms) / (run.median_ms or 1.0) for run in runs[name]), 4),
-            gbs=None if host else round(nbytes / (over["median_ms"] * 1e6), 4),
-            of_ceiling=round(median(ceiling), 4) if ceiling else None,
-            of_best_peer=round(median(best), 4) if best else None,
+            **figures(own, None if host else nbytes),
             runs=own,
             samples_ms=[sample for samples in taken for sample in thin(samples, fewest)],
         )
 
     contenders = {name: contender_of(name) for name in found}
-    verdicts = []
-    for target in targets if OURS in found else ():
-        bandwidths = [nbytes / (ms * 1e6) for ms in times[OURS]]
-        if reached := bandwidths if target.of == BANDWIDTH else ratios(OURS, target.of):
-            verdicts.append(Verdict.on(target, median(reached)))
+    reached = [(target, ratios(OURS, target.of)) for target in targets if OURS in found]
     return msgspec.structs.replace(
         parts[0],
         contenders=list(contenders.values()),
         best_peer=min(peers, key=lambda name: contenders[name].median_ms, default=""),
         wrong=wrong,
-        targets=verdicts,
+        targets=[Verdict.on(target, median(ours)) for target, ours in reached if ours],
         error=error,
         notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
     )
