@@ -1,9 +1,6 @@
-"""The state of the L2 before each launch.
+"""The state of the L2 before each launch; :meth:`L2Policy.describe` has the policies in words.
 
-cold      buffers rotate, and an untimed copy of twice the L2's size comes before each launch (the default: what a
-          program's next kernel finds)
-flushed   zeros of four times the L2's size are written before each launch, as many benchmarks do
-warm      the same contender runs untimed on the same buffers before each launch
+``cold`` (the default) is what a program's next kernel finds; many benchmarks measure ``flushed``.
 """
 
 from __future__ import annotations
