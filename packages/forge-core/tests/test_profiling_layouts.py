@@ -27,8 +27,8 @@ tiled_copy, swizzled_tile = (inspect.unwrap(command.callback) for command in (la
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def lanes(step, width, space="global", count=32, start=0):
-    return Access("access", tuple(start + lane * step for lane in range(count)), width, space)
+def lanes(step, width, count=32, start=0):
+    return Access("access", tuple(start + lane * step for lane in range(count)), width)
 
 
 # ---------------------------------------------------------------------------------------------------- global memory
@@ -65,17 +65,17 @@ def test_warps_are_counted_one_by_one_and_idle_ones_not_at_all():
 @pytest.mark.parametrize(
     "access, passes, ideal, worst",
     [
-        (lanes(4, 4, "shared"), 1, 1, 1),
-        (lanes(128, 4, "shared"), 32, 1, 32),  # a column of a tile of 32 words
-        (lanes(132, 4, "shared"), 1, 1, 1),  # the same with a column of padding
-        (lanes(8, 4, "shared"), 2, 1, 2),
-        (lanes(16, 16, "shared"), 4, 4, 1),  # 16 bytes go by eight lanes
-        (lanes(128, 16, "shared"), 32, 4, 8),
-        (lanes(8, 8, "shared"), 2, 2, 1),
-        (lanes(0, 4, "shared"), 1, 1, 1),  # the same word: shared
-        (lanes(1, 1, "shared"), 1, 1, 1),
-        (lanes(66, 2, "shared"), 1, 1, 1),  # the first column of 2-byte elements, padded by one element
-        (lanes(66, 2, "shared", start=2), 2, 1, 2),  # the second: its last lane comes back to the first bank
+        (lanes(4, 4), 1, 1, 1),
+        (lanes(128, 4), 32, 1, 32),  # a column of a tile of 32 words
+        (lanes(132, 4), 1, 1, 1),  # the same with a column of padding
+        (lanes(8, 4), 2, 1, 2),
+        (lanes(16, 16), 4, 4, 1),  # 16 bytes go by eight lanes
+        (lanes(128, 16), 32, 4, 8),
+        (lanes(8, 8), 2, 2, 1),
+        (lanes(0, 4), 1, 1, 1),  # the same word: shared
+        (lanes(1, 1), 1, 1, 1),
+        (lanes(66, 2), 1, 1, 1),  # the first column of 2-byte elements, padded by one element
+        (lanes(66, 2, start=2), 2, 1, 2),  # the second: its last lane comes back to the first bank
     ],
 )
 def test_passes_of_a_warp(access, passes, ideal, worst):

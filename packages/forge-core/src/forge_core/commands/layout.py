@@ -121,8 +121,8 @@ def swizzle(bits: int, base: int, shift: int, rows: int, row_bytes: int, width: 
     for title, (fast, slow) in (("along the rows", (along, down)), ("down the columns", (down, along))):
         offsets = [place(chunk) for chunk in indices(*zip(fast, slow, strict=True))]
         warps = [tuple(offsets[i : i + WARP]) for i in range(0, len(offsets), WARP)]
-        accesses = tuple(Access(f"warp access {i}", warp, nbytes, "shared") for i, warp in enumerate(warps))
-        panels.append(Panel(f"shared memory, {title}", row_bytes, accesses))
+        accesses = tuple(Access(f"warp access {i}", warp, nbytes) for i, warp in enumerate(warps))
+        panels.append(Panel(f"shared memory, {title}", row_bytes, accesses, shared=True))
     name = f"Swizzle<{bits}, {base}, {shift}>: {rows} rows of {row_bytes} bytes, {nbytes} bytes a lane"
     return Drawing(name, tuple(panels))
 

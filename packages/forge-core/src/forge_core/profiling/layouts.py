@@ -36,7 +36,6 @@ class Access:
     name: str
     places: tuple[int | None, ...]  # the first byte of each thread's access; None for an inactive thread
     width: int  # bytes of a thread's access: 1, 2, 4, 8 or 16
-    space: str = "global"  # or "shared"
 
     def warps(self) -> list[list[int | None]]:
         """The places of each warp that has an active thread."""
@@ -96,11 +95,7 @@ class Panel:
     title: str
     row_bytes: int
     accesses: tuple[Access, ...]
-
-    @property
-    def shared(self) -> bool:
-        """Whether the tile lies in shared memory."""
-        return self.accesses[0].space == "shared"
+    shared: bool = False  # whether the tile lies in shared memory
 
     def summary(self) -> str:
         """The counts of all its accesses, in words."""
@@ -134,11 +129,12 @@ def _panel(step: Step) -> Panel:
                 return None
             return place(first * step.size + (more if first % row * step.size + more < row * step.size else 0))
 
-        return thread_value(name, step.layout, step.width, vec=step.width // step.size, address=address, space=space)
+        return thread_value(name, step.layout, step.width, vec=step.width // step.size, address=address)
 
-    space = "global" if step.swizzle is None else "shared"
+    shared = step.swizzle is not None
+    title = f"{'shared' if shared else 'global'} memory, {step.title}"
     found = accesses(step.title.rsplit(maxsplit=1)[-1]) + (accesses("next", CHUNK) if step.shifted else ())
-    return Panel(f"{space} memory, {step.title}", RUN if step.run else row * step.size, found)
+    return Panel(title, RUN if step.run else row * step.size, found, shared)
 
 
 def coalescing(*accesses: Access) -> Coalescing:
@@ -168,13 +164,7 @@ def conflicts(*accesses: Access) -> Conflicts:
 
 
 def thread_value(
-    name: str,
-    layout: Layout,
-    width: int,
-    *,
-    vec: int = 1,
-    address: Callable[[int], int | None] = int,
-    space: str = "global",
+    name: str, layout: Layout, width: int, *, vec: int = 1, address: Callable[[int], int | None] = int
 ) -> tuple[Access, ...]:
     """The accesses of a thread-value layout.
 
@@ -184,12 +174,11 @@ def thread_value(
         width: bytes of an access.
         vec: consecutive values of an access.
         address: the byte of an index, or None where nothing is accessed; by default indices are bytes.
-        space: ``"global"`` or ``"shared"``.
     """
     (threads, values), (thread_stride, value_stride) = layout
     firsts = indices(threads, thread_stride)
     return tuple(
-        Access(f"{name} {i}", tuple(address(first + value) for first in firsts), width, space)
+        Access(f"{name} {i}", tuple(address(first + value) for first in firsts), width)
         for i, value in enumerate(indices(values, value_stride)[::vec])
     )
 
