@@ -10,9 +10,6 @@ from forge_sample_kernel import ref
 from forge_sample_kernel.ops import sample_scale
 from forge_sample_kernel.proofs import PROOFS
 
-__all__ = ["BENCH"]
-
-
 BENCH = Bench(
     name="sample_suite",
     package="forge_sample_kernel",

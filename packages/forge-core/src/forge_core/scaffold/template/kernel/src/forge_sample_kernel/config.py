@@ -13,8 +13,6 @@ from forge_core.dtypes import short_name
 from forge_core.op import Plan, Variant
 from forge_core.strided import Dim, canonical, flatten
 
-__all__ = ["VARIANTS", "SampleScaleConfig", "plan"]
-
 #: Each kernel of the operator: the path of its builder, and its idea.
 VARIANTS = {"elementwise": Variant("forge_sample_kernel.kernels:build", "a vector of 16 bytes a thread")}
 

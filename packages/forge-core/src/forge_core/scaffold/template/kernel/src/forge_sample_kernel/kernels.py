@@ -24,8 +24,6 @@ from forge_core.cute.strided import operands, place
 from forge_core.dtypes import cute_dtype
 from forge_sample_kernel.config import SampleScaleConfig
 
-__all__ = ["SampleScale", "build"]
-
 
 class SampleScale(SampleScaleConfig):
     """The kernel of a configuration."""

@@ -12,8 +12,6 @@ from forge_core.op import operator
 from forge_sample_kernel import ref
 from forge_sample_kernel.config import VARIANTS, plan
 
-__all__ = ["sample_scale"]
-
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor, **keywords: Any) -> None:
     ctx.factor = inputs[1] if len(inputs) > 1 else 2.0

@@ -12,8 +12,6 @@ from forge_core.testing import Case, Subject
 from forge_core.testing.planted import Planted
 from forge_sample_kernel import ops
 
-__all__ = ["PROOFS"]
-
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 

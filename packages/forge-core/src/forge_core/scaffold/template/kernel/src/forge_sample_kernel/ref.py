@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["sample_scale"]
-
 
 def sample_scale(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
     """``factor * x``, rounded once."""

@@ -10,9 +10,6 @@ from forge_sample_rows import ref
 from forge_sample_rows.ops import sample_norm
 from forge_sample_rows.proofs import PROOFS
 
-__all__ = ["BENCH"]
-
-
 BENCH = Bench(
     name="sample_suite",
     package="forge_sample_rows",

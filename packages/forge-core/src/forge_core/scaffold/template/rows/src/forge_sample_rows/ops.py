@@ -8,8 +8,6 @@ from forge_core.rows.operator import row_operator, row_output
 from forge_sample_rows import ref
 from forge_sample_rows.program import SampleNorm
 
-__all__ = ["sample_norm"]
-
 #: The arguments as PyTorch's schemas have them; tensors and numbers are the program's operands by name.
 SCHEMA = "(Tensor x, int dim=-1, float eps=1e-5, *, str variant='auto') -> Tensor"
 

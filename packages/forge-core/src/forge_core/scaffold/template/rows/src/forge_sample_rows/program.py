@@ -7,8 +7,6 @@ from typing import Any
 
 from forge_core.rows import Fold, Operands, RowProgram, rsqrt
 
-__all__ = ["SampleNorm"]
-
 
 @dataclass(frozen=True)
 class SampleNorm(RowProgram):

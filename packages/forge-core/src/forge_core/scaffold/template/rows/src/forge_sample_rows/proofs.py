@@ -14,8 +14,6 @@ from forge_core.testing.rows import row_subject
 from forge_sample_rows import ops
 from forge_sample_rows.program import SampleNorm
 
-__all__ = ["PROOFS"]
-
 
 # Written apart from ref.py, so that a wrong reference cannot vouch for itself.
 def _expected(x: torch.Tensor, dim: int, eps: float = 1e-5) -> torch.Tensor:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["sample_norm"]
-
 
 def sample_norm(x: torch.Tensor, dim: int = -1, eps: float = 1e-5) -> torch.Tensor:
     """``x / sqrt(mean(x^2) + eps)`` along ``dim``; computed in fp32, or in fp64 for fp64."""
