@@ -169,7 +169,8 @@ def _dsl(facts: Facts) -> Iterator[_Found]:
         else:
             yield Level.NOTE, "kernels need Linux: operators use the CPU reference"
         return
-    if not (4, 8) <= _numbers(version) < (5,):
+    least, below = map(_numbers, re.findall(r"[\d.]+", DSL_RANGE))
+    if not least <= _numbers(version) < below:
         message = f"CuTe DSL {version} is not supported: {DSL_RANGE} is needed"
         yield Level.FAULT, message, _dsl_command(facts, fresh=True)
         return
