@@ -41,15 +41,7 @@ Ready: TypeAlias = tuple[Entry | None, int, Saved]
 
 
 class EagerPath:
-    """The eager fast path of an operator.
-
-    Args:
-        rules: declaration of the operator.
-        launches: launch table of the operator.
-
-    Attributes:
-        call: ``call(args, kwargs)`` runs a call, or returns NOT_SERVED if it must go through the dispatcher.
-    """
+    """The eager fast path of an operator."""
 
     def __init__(self, rules: Rules, launches: LaunchTable) -> None:
         self._rules, self._launches = rules, launches
@@ -59,6 +51,7 @@ class EagerPath:
         self._seen: dict[Any, Seen] = {}
         self._again: Again = never
         self._misses = 0
+        #: ``call(args, kwargs)`` runs a call, or returns NOT_SERVED if it must go through the dispatcher.
         self.call: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._call_if_quiet
         if self._positions == 1:
             self.call = _of_one_tensor(rules, launches, self._call_if_quiet, self._record)
@@ -194,12 +187,7 @@ def _of_one_tensor(
                                  key contains the device, and a real tensor may be negated but not conjugated
 
     Updating the cached guard costs as much as five matches save, so only every ``REFRESH_EVERY`` th mismatch does.
-
-    Args:
-        rules: declaration of the operator.
-        launches: launch table of the operator.
-        otherwise: serves all other calls.
-        record: runs a call of a tensor that requires grad; None if the operator is not differentiable.
+    All other calls go to ``otherwise``, and those of a tensor that requires grad to ``record``, if there is one.
     """
     ready: dict[Any, Ready] = {}
     # The guarded call: guard, address modulo alignment, int argument, ambient state, how it is served.

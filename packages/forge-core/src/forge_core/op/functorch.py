@@ -41,10 +41,7 @@ def reference_jvp(rules: Rules) -> Callable[..., torch.Tensor]:
 def leading_vmap(operator: Callable[..., Any], name: str, rank: int) -> Callable[..., Any]:
     """The ``vmap`` of an operator on one tensor that takes any leading dims: the mapped dim becomes the first.
 
-    Args:
-        operator: takes the tensor first.
-        name: the operator's, for messages.
-        rank: least rank of an example.
+    An example has at least ``rank`` dims; the error of another names the operator by ``name``.
     """
 
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor, *args: Any, **options: Any) -> Any:
@@ -56,12 +53,9 @@ def leading_vmap(operator: Callable[..., Any], name: str, rank: int) -> Callable
 
 
 def functorch_function(rules: Rules, call: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Returns a function of the schema's arguments, all positional, that ``torch.func`` can transform.
+    """Returns ``call``, the registered operator, as a positional function that ``torch.func`` can transform.
 
-    Args:
-        rules: the operator's declaration.  Without a gradient, only its derivatives are refused: transforms of its
-            callers may still record it.
-        call: the registered operator.
+    Without a gradient, only its derivatives are refused: transforms of its callers may still record it.
     """
     schema, tangent_of = rules.schema, rules.jvp or reference_jvp(rules)
     count = schema.positional

@@ -11,47 +11,33 @@ from forge_core.cache import CompileCached, builder_at
 
 @dataclass(frozen=True)
 class Variant:
-    """A kernel of an operator.
+    """A kernel of an operator."""
 
-    Attributes:
-        path: ``"module:attribute"`` of the ``@compile_cached`` builder; imported only to compile.
-        idea: its idea in one sentence, shown in tables and by ``variants()``.
-    """
-
-    path: str
-    idea: str
+    path: str  #: ``"module:attribute"`` of the ``@compile_cached`` builder; imported only to compile
+    idea: str  #: its idea in one sentence, shown in tables and by ``variants()``
 
 
 @dataclass  # construction of a frozen one takes three times as long
 class Plan:
     """A launch as it follows from metadata: a kernel, its configuration, and the arguments it is launched with.
 
-    Attributes:
-        variant: name of the variant.
-        builder: ``"module:attribute"`` of the ``@compile_cached`` builder.
-        config: the configuration that the kernel is compiled for, a frozen dataclass.
-        arguments: numbers and tuples of integers, passed between the pointers and the stream.
-        why: the reason for this configuration, in plain words.
-        read: minimum of bytes read.
-        written: minimum of bytes written.
-        workspace: bytes of uninitialized scratch memory, aligned to 256 bytes, allocated at each call; its pointer
-            follows that of the output.  0: none.
-        numbered: pass a unique nonzero 64-bit number after ``arguments``: a workspace slot that holds it was written by
-            this launch.  A launch captured in a CUDA graph gets a negative number, which repeats at every replay, so
-            the kernel must clear its slots before it ends.
-
     Raises:
         ValueError: ``numbered`` without a workspace.
     """
 
     variant: str
-    builder: str
-    config: Any
-    arguments: tuple[float | tuple[int, ...], ...]
-    why: str
-    read: int
-    written: int
+    builder: str  #: ``"module:attribute"`` of the ``@compile_cached`` builder
+    config: Any  #: the configuration that the kernel is compiled for, a frozen dataclass
+    arguments: tuple[float | tuple[int, ...], ...]  #: passed between the pointers and the stream
+    why: str  #: the reason for this configuration, in plain words
+    read: int  #: bytes read at least
+    written: int  #: bytes written at least
+    #: Bytes of uninitialized scratch memory, aligned to 256 bytes, allocated at each call; its pointer follows that of
+    #: the output.  0: none.
     workspace: int = 0
+    #: Pass a unique nonzero 64-bit number after ``arguments``: a workspace slot that holds it was written by this
+    #: launch.  A launch captured in a CUDA graph gets a negative number, which repeats at every replay, so the kernel
+    #: must clear its slots before it ends.
     numbered: bool = False
 
     def __post_init__(self) -> None:
@@ -65,23 +51,17 @@ class Explanation:
 
     The other attributes are those of :class:`Plan`.  The reference has no architecture, key, variant, configuration
     or builder.
-
-    Attributes:
-        operator: ``"namespace::name"``.
-        backend: ``"kernel"`` or ``"ref"``.
-        arch: architecture, for example ``"sm_90a"``.
-        key: cache key of the compiled kernel.
     """
 
-    operator: str
-    backend: str
+    operator: str  #: ``"namespace::name"``
+    backend: str  #: ``"kernel"`` or ``"ref"``
     variant: str | None
     config: Any
     why: str
-    arch: str | None
+    arch: str | None  #: for example ``"sm_90a"``
     read: int
     written: int
-    key: str | None
+    key: str | None  #: cache key of the compiled kernel
     builder: str | None = None
     arguments: tuple[float | tuple[int, ...], ...] = ()
     workspace: int = 0

@@ -16,51 +16,39 @@ from forge_core.op.schema import Schema
 
 @dataclass(frozen=True)
 class Rules:
-    """An operator's declaration; an operator of several results returns them as a tuple everywhere.
+    """An operator's declaration; an operator of several results returns them as a tuple everywhere."""
 
-    Attributes:
-        schema: the functional schema, with every parameter of the public call, a tensor first.
-        fake: checks the metadata of a call and allocates its output: the fake kernel.  A call with new metadata
-            runs it once, on meta tensors.  A result that a call does not compute is empty, and its pointer is not
-            passed to the kernel.
-        reference: implements the operator in plain PyTorch; takes the schema's arguments without ``variant``, and
-            returns the strides that ``fake`` allocates.
-        plan: ``plan(device, out, *arguments) -> Plan``: selects kernel, configuration and launch arguments.  A pure
-            function; ``out`` may be a meta tensor.
-        variants: name -> :class:`Variant`: the ladder, slowest first, then the engine's.
-        setup_context: see ``torch.library.register_autograd``.
-        backward: see ``torch.library.register_autograd``; calls public operators, so that it is differentiable itself.
-            None: not differentiable.
-        vmap: see ``torch.library.register_vmap``.
-        linear: makes ``jvp``, of an operator that is linear in its only tensor.
-        least_rank: of an example; makes ``vmap``, of an operator on one tensor that takes any leading dims.
-        cpu: takes all arguments of a call on plain CPU tensors by name; returns a function of its tensors, by name,
-            which is faster than the reference, or None where there is none.
-        cpu_autograd: whether autograd differentiates what serves plain CPU tensors, in place of ``backward``: for
-            functions of PyTorch with the same gradient, which are recorded and differentiated in less time.
-        jvp: ``jvp(output, tangents, **arguments)`` returns the tangent of the output; ``tangents`` maps the names of
-            tensors to their tangents.  Calls public operators, so that it is differentiable itself.  None: that of the
-            reference.
-        autocast: device type (``"cuda"``, ``"cpu"``) -> compute dtype under its autocast.  It is passed as ``dtype`` if
-            the schema has that parameter, so that inputs are converted as they are read; otherwise inputs are cast.
-        ambient: process state that the output's metadata depends on beside the arguments, for example
-            ``torch.get_default_dtype``.
-    """
-
-    schema: Schema
+    schema: Schema  #: with every parameter of the public call, a tensor first
+    #: Checks the metadata of a call and allocates its output: the fake kernel.  A call with new metadata runs it once,
+    #: on meta tensors.  A result that a call does not compute is empty, and its pointer is not passed to the kernel.
     fake: Callable[..., torch.Tensor]
+    #: The operator in plain PyTorch; takes the schema's arguments without ``variant``, and returns the strides that
+    #: ``fake`` allocates.
     reference: Callable[..., torch.Tensor]
+    #: ``plan(device, out, *arguments) -> Plan``: selects kernel, configuration and launch arguments.  A pure function;
+    #: ``out`` may be a meta tensor.
     plan: Callable[..., Plan]
-    variants: Mapping[str, Variant]
-    setup_context: Callable[..., None] | None = None
+    variants: Mapping[str, Variant]  #: by name: the ladder, slowest first, then the engine's
+    setup_context: Callable[..., None] | None = None  #: see ``torch.library.register_autograd``
+    #: Likewise; calls public operators, so that it is differentiable itself.  None: not differentiable.
     backward: Callable[..., Any] | None = None
-    vmap: Callable[..., Any] | None = None
+    vmap: Callable[..., Any] | None = None  #: see ``torch.library.register_vmap``
+    #: Of an example; makes ``vmap``, of an operator on one tensor that takes any leading dims.
     least_rank: int | None = None
-    linear: bool = False
+    linear: bool = False  #: makes ``jvp``, of an operator that is linear in its only tensor
+    #: Takes all arguments of a call on plain CPU tensors by name; returns a function of its tensors, by name, which is
+    #: faster than the reference, or None where there is none.
     cpu: Callable[[dict[str, Any]], Callable[..., torch.Tensor] | None] = lambda named: None
+    #: ``jvp(output, tangents, **arguments)`` returns the tangent of the output; ``tangents`` maps the names of tensors
+    #: to their tangents.  Calls public operators, so that it is differentiable itself.  None: that of the reference.
     jvp: Callable[..., torch.Tensor] | None = None
+    #: Device type (``"cuda"``, ``"cpu"``) -> compute dtype under its autocast.  It is passed as ``dtype`` if the schema
+    #: has that parameter, so that inputs are converted as they are read; otherwise inputs are cast.
     autocast: Mapping[str, torch.dtype] = field(default_factory=dict)
+    #: Process state that the output's metadata depends on beside the arguments, such as ``torch.get_default_dtype``.
     ambient: Callable[[], Hashable] | None = None
+    #: Whether autograd differentiates what serves plain CPU tensors, in place of ``backward``: for functions of PyTorch
+    #: with the same gradient, which are recorded and differentiated in less time.
     cpu_autograd: bool = False
 
     def allocate(self, named: dict[str, Any]) -> torch.Tensor:
@@ -87,11 +75,7 @@ class Rules:
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor, keywords: dict[str, Any]) -> None:
         """Calls ``setup_context`` as ``torch.library.register_autograd`` does.
 
-        Args:
-            ctx: the context of an ``autograd.Function``.
-            inputs: all arguments that the schema takes by position.
-            output: the result of the call.
-            keywords: all keyword-only arguments by name.
+        ``inputs`` are all arguments that the schema takes by position, ``keywords`` the keyword-only ones by name.
         """
         if self.setup_context is None:
             return

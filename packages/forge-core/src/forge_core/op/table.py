@@ -93,19 +93,12 @@ class Entry:
 
 
 class LaunchTable:
-    """The launch table of an operator, and its implementation for the dispatcher on CPU and CUDA tensors.
-
-    Args:
-        rules: declaration of the operator.
-
-    Attributes:
-        chosen: backend of the operator's CUDA tensors; None: the default.
-    """
+    """The launch table of an operator, and its implementation for the dispatcher on CPU and CUDA tensors."""
 
     def __init__(self, rules: Rules) -> None:
         self.name = rules.schema.qualified
         self.ambient = rules.ambient
-        self.chosen: str | None = None
+        self.chosen: str | None = None  #: backend of the operator's CUDA tensors; None: the default
         self._rules = rules
         self._schema = rules.schema
         self._entries: dict[Any, Entry] = {}
