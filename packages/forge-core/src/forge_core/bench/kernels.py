@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Sequence
 
 from forge_core import settings
@@ -11,7 +10,7 @@ from forge_core.bench import plan as planning
 from forge_core.bench.plan import Run
 from forge_core.bench.schema import load_suites
 from forge_core.cache.cached import builder_at, find_entries
-from forge_core.cache.key import canonical, tag, untag
+from forge_core.cache.key import canonical, tag
 from forge_core.cache.parallel import Outcome, Request, compile_all
 from forge_core.cache.store import Store, user_store
 from forge_core.errors import ArgumentError, UnsupportedError
@@ -26,15 +25,6 @@ def requests(names: Sequence[str], archs: Iterable[str]) -> list[Request]:
     benches = planning.discover()
     names = names or sorted({name for bench in benches for name in load_suites(bench)})
     return kernels_of([planning.plan(benches, name, planning.Selection()) for name in names], archs)
-
-
-def one(builder: str, config: str, archs: Iterable[str]) -> list[Request]:
-    """One kernel, by its builder's import path and its configuration as a MissingKernelError prints it."""
-    try:
-        value = untag(json.loads(config))
-    except (ValueError, TypeError, ImportError, AttributeError, KeyError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
-    return [Request(builder, value, arch) for arch in archs]
 
 
 def ahead(wanted: Sequence[Request]) -> list[Outcome]:

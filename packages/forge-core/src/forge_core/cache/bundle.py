@@ -67,8 +67,8 @@ def check_format(folder: Path, told: str, remedy: str) -> None:
         raise CacheError(f"{told}: expected a bundle of format {FORMAT}, got {written!r}. {remedy}")
 
 
-def finish(store: Store) -> dict[str, Any]:
-    """Writes and returns what ``bundle.json`` says, and removes the folders that only building the bundle needed.
+def finish(store: Store) -> None:
+    """Writes ``bundle.json``, and removes the folders that only building the bundle needed.
 
     Raises:
         CacheError: there are no kernels, or some that need the DSL to be loaded.
@@ -85,7 +85,7 @@ def finish(store: Store) -> dict[str, Any]:
             f"{root}: {len(unlinked)} kernels could not be linked, because this machine has no linker, so they could "
             "not be loaded without the DSL. Install binutils and build anew."
         )
-    told: dict[str, Any] = {
+    told = {
         "format": FORMAT,
         "forge": forge_core.__version__,
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -99,4 +99,3 @@ def finish(store: Store) -> dict[str, Any]:
     # Unlike a cache, a bundle is read by other users than the one who installed it.
     for path in [root, *root.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
-    return told

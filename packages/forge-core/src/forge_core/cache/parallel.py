@@ -106,7 +106,6 @@ def compile_all(
             "timeout_s": TIMEOUT_S,
             "store": str(store.root.absolute()),
             "max_bytes": store.max_bytes,
-            "debug": settings.debug_requested(),
         }
         ended = _run_server(job, done)
         for digest in missing.keys() - outcomes.keys():
@@ -127,6 +126,7 @@ def _run_server(job: dict[str, Any], on_result: Callable[[str, dict[str, Any]], 
         "CUTE_DSL_ARCH": "sm_100a",
         # OpenBLAS, which NumPy loads, would start a thread per core, and only a process of one thread may fork.
         "OPENBLAS_NUM_THREADS": "1",
+        "FORGE_DEBUG": str(int(settings.debug_requested())),
         # Workers import what this process would.
         "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
     }
@@ -213,11 +213,10 @@ def _work(job: dict[str, Any], request: list[Any], sender: Any, stderr: IO[bytes
 
 def _compile(job: dict[str, Any], digest: str, path: str, tagged: Any, arch: str) -> dict[str, Any]:
     try:
-        with settings.use_settings(debug=job["debug"]):
-            # Imported before its key is computed, so that a change of the sources in between is noticed.
-            builder = builder_at(path).imported()
-            store = Store(Path(job["store"]), max_bytes=job["max_bytes"])
-            entry, compiled = builder.ensure(untag(tagged), arch=arch, store=store)
+        # Imported before its key is computed, so that a change of the sources in between is noticed.
+        builder = builder_at(path).imported()
+        store = Store(Path(job["store"]), max_bytes=job["max_bytes"])
+        entry, compiled = builder.ensure(untag(tagged), arch=arch, store=store)
     except Exception as error:  # noqa: BLE001 - reported by the caller
         return {"error": f"{type(error).__name__}: {error}"}
     if entry.key.digest != digest:

@@ -20,6 +20,8 @@ from forge_core import settings
 from forge_core.bench import kernels
 from forge_core.cache import bundle
 from forge_core.cache.files import check_writable, tree_bytes
+from forge_core.cache.key import untag
+from forge_core.cache.parallel import Request
 from forge_core.cache.store import Damaged, Entry, Store, user_store
 from forge_core.cli import ARCH, FOLDER, answers, with_options
 from forge_core.errors import CacheError
@@ -249,9 +251,10 @@ def _compile(
         wanted = kernels.requests(suites, archs)
     else:
         try:
-            wanted = kernels.one(kernel, config, archs)
-        except ValueError as error:
-            raise click.UsageError(f"--config: {error}") from error
+            value = untag(json.loads(config))
+        except (ValueError, TypeError, ImportError, AttributeError, KeyError) as error:
+            raise click.UsageError(f"--config: {type(error).__name__}: {error}") from error
+        wanted = [Request(kernel, value, arch) for arch in archs]
     check_writable(store.root, remedy=store.remedy)
     start = time.perf_counter()
     outcomes = kernels.compile_shown(wanted, store, jobs=jobs)

@@ -75,18 +75,17 @@ class Operator(ByName):
             # Kept alive for the process: collecting a Library removes its operators.
             library = _libraries[self.schema.namespace] = torch.library.Library(self.schema.namespace, "FRAGMENT")
         register(library, rules, self.table.serve, self.fake)
-        self._op = registered(self.schema, self.schema.name)
+        self._op: Callable[..., torch.Tensor] = registered(self.schema, self.schema.name)
         self._out_op = None if self.schema.results else registered(self.schema, f"{self.schema.name}_out")
         self._transformable = functorch_function(rules, self._op)
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Runs the operator; its arguments are those of the decorated function."""
-        result: torch.Tensor
         # Dynamo folds this condition, so a compiled graph contains the registered operator only.
         if is_dynamo_compiling():
             args, kwargs = self.schema.traced(args, kwargs)
-            result = self._op(*args, **kwargs)
-            return result
+            return self._op(*args, **kwargs)
+        result: torch.Tensor
         result = self._fast_call(args, kwargs)
         if result is not NOT_SERVED:
             return result
@@ -99,8 +98,7 @@ class Operator(ByName):
         # Under nested jvp, an autograd.Function loses the outer tangents; the registered operator keeps them.
         if (transformed(values) or has_tangent(values)) and forward_levels() < 2:
             return self._transformable(*values)
-        result = self._op(*args, **kwargs)
-        return result
+        return self._op(*args, **kwargs)
 
     def out(self, *args: Any, out: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         """Writes the result into ``out`` and returns it; not differentiable.
