@@ -168,8 +168,7 @@ class LaunchTable:
             if isinstance(t, torch.Tensor) and not (t.is_nested or t.is_quantized) and t.layout is torch.strided:
                 values[name] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_META)
         expected = self._rules.allocate(values)  # raises for tensors without strides, and for anything else
-        if len(self._schema.tensors) > 1:
-            self._schema.check_devices(named)
+        self._schema.check_devices(named)
         if out is not None:
             op, device = f"{self._schema.name}_out", named[self._schema.parameters[0]].device
             checks.like_output(op, out, shape=expected.shape, dtype=expected.dtype, device=device)
@@ -215,7 +214,7 @@ class LaunchTable:
             x.get_device(),
             x.data_ptr() & ALIGNMENT_MASK,
             None if len(args) == 1 else args[1] if len(args) == 2 and type(args[1]) is int else _freeze(args[1:]),
-            _freeze_by_name(kwargs) if kwargs else None,
+            tuple([(name, _freeze(value)) for name, value in kwargs.items()]) if kwargs else None,
             None if out is None else _freeze(out),
             debug := settings.debug_requested(),
             None if self.ambient is None else self.ambient(),
@@ -348,7 +347,3 @@ def _freeze(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([_freeze(item) for item in value])
     return (type(value), value)
-
-
-def _freeze_by_name(kwargs: dict[str, Any]) -> Any:
-    return tuple([(name, _freeze(value)) for name, value in kwargs.items()])
