@@ -25,7 +25,7 @@ class Plan:
         ValueError: ``numbered`` without a workspace.
     """
 
-    variant: str
+    variant: str  #: its name
     builder: str  #: ``"module:attribute"`` of the ``@compile_cached`` builder
     config: Any  #: the configuration that the kernel is compiled for, a frozen dataclass
     arguments: tuple[float | tuple[int, ...], ...]  #: passed between the pointers and the stream
