@@ -36,23 +36,16 @@ def normalize_dims(op: str, dim: Dims, ndim: int) -> tuple[int, ...]:
         DimError: out of range, or not an int.
         RepeatedDimError: given twice.
     """
-    if type(dim) is int:
-        place = normalize_dim(op, dim, ndim)
-        return (place,) if ndim else ()
-    if dim is None:
-        return tuple(range(ndim))
-    if not isinstance(dim, (int, Sequence)) or isinstance(dim, (bool, str)):
+    if dim is not None and (not isinstance(dim, (int, Sequence)) or isinstance(dim, (bool, str))):
         raise DimError(op, "dim", "an int, a tuple of ints, or None", type(dim).__name__)
-    given = (dim,) if isinstance(dim, int) else tuple(dim)
-    if not given:
-        return tuple(range(ndim))
+    given = (dim,) if isinstance(dim, int) else tuple(dim or ())
     found: list[int] = []
     for one in given:
         place = normalize_dim(op, one, ndim)
         if place in found:
             raise RepeatedDimError(op, "dim", "each dimension once", f"dimension {place} again in {given}")
         found.append(place)
-    return tuple(sorted(found)) if ndim else ()
+    return tuple(sorted(found)) if found and ndim else tuple(range(ndim))
 
 
 def result_shape(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> tuple[int, ...]:
