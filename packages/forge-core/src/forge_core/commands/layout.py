@@ -17,9 +17,8 @@ from forge_core.errors import ArgumentError, ForgeError
 from forge_core.profiling import layouts
 from forge_core.profiling.layouts import WARP, Access, Drawing, Panel, indices, of_steps, thread_value, to_svg
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
-from forge_core.rows.problem import ACCESS
 from forge_core.rows.teams import PersistentConfig
-from forge_core.steps import Stepped
+from forge_core.steps import CHUNK, Stepped
 
 HELP = """Draw which thread accesses what, and count sectors and bank conflicts: no GPU needed.
 
@@ -87,7 +86,7 @@ def copy(
     """
     (rows, columns), itemsize = threads, dtypes.parse(dtype).itemsize
     across = values[1] * itemsize
-    pitch, width = row_bytes or columns * across, math.gcd(across, ACCESS)
+    pitch, width = row_bytes or columns * across, math.gcd(across, CHUNK)
     if columns * across > pitch:
         raise ValueError(
             f"expected a row of at least {columns * across} bytes for {columns} threads of {across}, got {pitch}"
@@ -168,7 +167,7 @@ def _row_drawing(config: Any) -> Drawing:
     panels = []
     for size, names in sorted(sizes.items()):
         vector = vec * size
-        width = min(vector, ACCESS)
+        width = min(vector, CHUNK)
         layout = ((threads,), (vector // width, config.chunks)), ((vector,), (width, step * vector))
         accesses = thread_value("vectors", layout, width)
         panels.append(Panel(f"global memory: {', '.join(names)}", WARP * vector, accesses))
