@@ -330,8 +330,7 @@ def finish_parts(
         at_once: loads in flight per thread.
     """
     thread, groups = cute.arch.thread_idx()[0], threads // FINISHED
-    rAcc = kept(monoid)
-    put(rAcc, [_combine_parts(gAcc, monoid, thread // FINISHED, Int32(groups), parts, at_once)])
+    rAcc = kept(monoid, [_combine_parts(gAcc, monoid, thread // FINISHED, Int32(groups), parts, at_once)])
     places = Places(Int32(FINISHED), Int32(groups), thread, [thread % FINISHED], [])
     reduce_columns(SmemAllocator(), rAcc, monoid, places, threads)
     return get(rAcc, 0)
@@ -342,8 +341,7 @@ def _combine_parts(
     gAcc: list, monoid: cutlass.Constexpr, turn: Int32, groups: Int32, parts: Int32, at_once: cutlass.Constexpr
 ) -> tuple:
     """Combines a thread's share of the partial results of a row: ``turn``, ``turn + groups``, ..."""
-    rAcc = kept(monoid)
-    put(rAcc, [monoid.identity()])
+    rAcc = kept(monoid, [monoid.identity()])
     for part in cutlass.range(turn, parts, at_once * groups, unroll=1):
         accs = [_acc_at(gAcc, part + k * groups, parts, part, monoid) for k in range(at_once)]
         put(rAcc, [monoid.combine(get(rAcc, 0), combine_all(accs, monoid))])

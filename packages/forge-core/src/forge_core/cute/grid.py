@@ -144,8 +144,7 @@ class Slots:
         if cutlass.const_expr(set(monoid.types) not in ({Float32}, {Float64}) or _accesses(monoid) * _ACCESS > _END):
             raise ValueError(f"Slots.gather: expected up to 14 parts of fp32, or 7 of fp64, got {monoid.types}")
         _publish(acc, monoid, self.of(self.block), self.number)
-        rAcc = kept(monoid)
-        put(rAcc, [monoid.identity()])
+        rAcc = kept(monoid, [monoid.identity()])
         for other in cutlass.range(cute.arch.thread_idx()[0], Int32(self.blocks), self.threads, unroll=1):
             put(rAcc, [monoid.combine(get(rAcc, 0), _receive(monoid, self.of(other), self.number))])
         return get(rAcc, 0)

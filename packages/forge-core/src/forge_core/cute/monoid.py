@@ -35,9 +35,11 @@ class Monoid(Protocol):
         """Combines two accumulators."""
 
 
-def kept(monoid: Monoid, rows: int = 1) -> list[cute.Tensor]:
-    """Registers for the accumulators of adjacent rows, (rows,) for each part of an accumulator."""
-    return [cute.make_rmem_tensor(rows, dtype) for dtype in monoid.types]
+def kept(monoid: Monoid, accs: Sequence[tuple[Any, ...]]) -> list[cute.Tensor]:
+    """Registers with the accumulators of adjacent rows, (rows,) for each part of an accumulator."""
+    rAcc = [cute.make_rmem_tensor(len(accs), dtype) for dtype in monoid.types]
+    put(rAcc, accs)
+    return rAcc
 
 
 def put(rAcc: list[cute.Tensor], accs: Sequence[tuple[Any, ...]]) -> None:

@@ -108,7 +108,7 @@ def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
         narrow = _tile(config, problem, SECTOR, target)
         if config.held or problem.length < FEW_STEPS * narrow.groups:
             return narrow
-    few = FEW_ITERATIONS * (2 if program.operands.writes else 1) if program.folds else 0
+    few = FEW_ITERATIONS * (2 if config.binding.operands.writes else 1) if program.folds else 0
     if config.held or problem.length < few * found.groups * config.chunks:
         return found
     found = _tile(config, problem, LINES, target)
@@ -197,13 +197,13 @@ def _tile(config: ColumnConfig, problem: Problem, line: int, target: int) -> Til
 
 def workspace(config: RowConfig, problem: Problem, device: Device) -> int:
     """Bytes of the workspace: slots of a grid, 8 per total of parts, sums of teams, or copies of column operands."""
-    program = config.binding.program
+    program, operands = config.binding.program, config.binding.operands
     if isinstance(config, PersistentConfig):
         each = max(1, problem.length) * config.binding.compute.itemsize
-        return len(program.operands.accumulates) * each * team_sizes(config, problem, device)[1]
+        return len(operands.accumulates) * each * team_sizes(config, problem, device)[1]
     parts = row_parts(config, problem, device)
     if isinstance(config, HeldConfig) and config.columns_realigned:
-        sizes = config.binding.sizes(program.operands.columns)
+        sizes = config.binding.sizes(operands.columns)
         return config.vec * int(sum(realigned_bytes(problem.length, size) for size in sizes))
     if isinstance(config, HeldConfig):
         return problem.rows * parts * SLOT_BYTES * (1 if program.merge else len(program.folds))

@@ -32,10 +32,9 @@ from cutlass.memory import SmemAllocator
 from forge_core.cute.exchange import Cluster, reduce_columns
 from forge_core.cute.grid import follow, lead
 from forge_core.cute.math import divisor
-from forge_core.cute.memory import name_kernel
 from forge_core.cute.monoid import get, kept, put
 from forge_core.rows.config import ColumnConfig
-from forge_core.rows.kernel import row_builder
+from forge_core.rows.kernel import grouped, row_builder
 from forge_core.rows.parted import ALL, PartedKernel
 from forge_core.rows.tile import Tile, load_tile, writer
 
@@ -47,7 +46,7 @@ class Column(ColumnConfig, PartedKernel):
     def __call__(self, *args: Any):
         """Launches a block per part of each tile; ``args``: see :meth:`RowKernel.unpack`."""
         pointers, length, (parts, width, step, threads), dims, numbers = self.unpack(args)
-        inner, rows = dims[(self.rank - 1) * (1 + len(pointers))], self.rows_of(dims)
+        inner, rows = grouped(self, dims)[self.rank - 1][0], self.rows_of(dims)
         tiles, parts = (inner + (step - 1)) // step, Int32(parts)
         scratch = self.scratch(args) if const_expr(self.workspace) else Int64(0)
         row = pointers, scratch, Int32(length), dims, numbers
@@ -58,19 +57,10 @@ class Column(ColumnConfig, PartedKernel):
         span = ((steps + (self.chunks - 1)) // self.chunks + parts - 1) // parts * self.chunks
         divisors = divisor(width), divisor(Int32(tiles))
         sizes = (width, Int32(step), threads, groups, steps, span, parts, divisors, self.policy(rows, length))
-        for pass_index in self.launches:
-            name_kernel(self.kernel, self.name_of(pass_index))
-            self.kernel(*row, sizes, pass_index).launch(
-                grid=(Int32(rows // inner * tiles), parts, 1),
-                block=(Int32((threads + 31) // 32 * 32), 1, 1),
-                max_number_threads=(self.threads, 1, 1),
-                cluster=(1, parts, 1) if const_expr(self.blocks > 1) else None,
-                stream=args[-1],
-                use_pdl=self.overlap and pass_index > 0,
-                **self.resources(self.threads),
-            )
-            if const_expr(ALL < pass_index < len(self.passes)):
-                self.finish_pass(*row, parts, pass_index, args[-1])
+        grid, block = (Int32(rows // inner * tiles), parts, 1), (Int32((threads + 31) // 32 * 32), 1, 1)
+        shape = {"grid": grid, "block": block, "max_number_threads": (self.threads, 1, 1)}
+        cluster = (1, parts, 1) if const_expr(self.blocks > 1) else None
+        self.launch_all(row, sizes, parts, args[-1], **shape, cluster=cluster)
 
     @cute.kernel
     def kernel(
@@ -83,10 +73,10 @@ class Column(ColumnConfig, PartedKernel):
         sizes: tuple,
         pass_index: cutlass.Constexpr,
     ):
-        program, names, passes, vec = self.binding.program, self.binding.program.operands, self.passes, self.vec
+        program, names, passes, vec = self.binding.program, self.binding.operands, self.passes, self.vec
         (width, step, threads, groups, steps, span, parts, divisors, policy), smem = sizes, SmemAllocator()
         (block, part, _), rows = cute.arch.block_idx(), self.rows_of(dims)
-        inner = dims[(self.rank - 1) * (1 + len(pointers))]
+        inner = grouped(self, dims)[self.rank - 1][0]
         lead(self.overlap and ALL < self.launches[-1] != pass_index)
         cluster = Cluster(part, parts) if const_expr(self.blocks > 1) else None
 
@@ -110,11 +100,10 @@ class Column(ColumnConfig, PartedKernel):
                 gAcc = [self.partials(scratch, p, rows, before + column, parts + 1) for column in tile.columns()]
                 totals = [(*totals[r], *[total[parts] for total in gAcc[r]]) for r in range(vec)]
             else:
-                rAcc = kept(monoid, vec)
+                accs = [monoid.identity()] * vec
                 if const_expr(held):
-                    put(rAcc, [self.fold_each(folds, [pieces[r]], row_values[r], totals[r]) for r in range(vec)])
-                else:
-                    put(rAcc, [monoid.identity() for r in range(vec)])
+                    accs = [self.fold_each(folds, [pieces[r]], row_values[r], totals[r]) for r in range(vec)]
+                rAcc = kept(monoid, accs)
                 for i in cutlass.range(rest, end, self.chunks, unroll=1):
                     more = load_tile(tile, g, gs, i, end)
                     found = [self.fold_each(folds, [more[r]], row_values[r], totals[r]) for r in range(vec)]

@@ -17,7 +17,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32
 from cutlass.memory import SmemAllocator
 
-from forge_core.cute.copy import behind, load_unaligned, partition, registers, shift_bytes, vector_predicate
+from forge_core.cute.copy import behind, load_unaligned, load_vector, partition, registers, shift_bytes
 from forge_core.rows.values import Epoch
 
 
@@ -31,7 +31,7 @@ class Columns:
         self, config: Any, g: dict[str, cute.Tensor], first: Int32, count: Int32, thread: Int32, threads: int | Int32
     ) -> None:
         self.g, self.first, self.count, self.thread, self.threads = g, first, count, thread, threads
-        self.names, self.epoch = config.binding.program.operands.columns, Epoch()
+        self.names, self.epoch = config.binding.operands.columns, Epoch()
         self.staged = getattr(config, "columns_staged", False)
         self._config, self._whole = config, config.columns_whole
         self._staged_tensors: dict[str, tuple[cute.Tensor, Int32]] = {}
@@ -88,7 +88,7 @@ class Columns:
         if self._whole:
             copy, tXgX = partition(g, self.first, config.vec, self.threads, config.chunks, self.thread, load=True)
             rX = registers(tXgX[None, c].shape, g.element_type, 0)
-            cute.copy(copy, tXgX[None, c], rX, pred=vector_predicate(tXgX, step < self.count))
+            load_vector(copy, tXgX, c, rX, step < self.count)
         else:
             rX = registers(config.vec, g.element_type, 0)
             load_unaligned(g, self.first + step, rX, step < self.count)

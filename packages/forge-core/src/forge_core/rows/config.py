@@ -94,7 +94,7 @@ class RowConfig:
         if not binding.program.folds:  # a map of several operands converts a vector of each at once
             beside += vec * wide * max(0, len(binding.moving) - 2)
         if self.align == "element":  # an index and the column operands of each element
-            beside += self.chunks * (1 + len(binding.program.operands.columns))
+            beside += self.chunks * (1 + len(binding.operands.columns))
         return self.chunks * binding.words(vec) + beside
 
     @property
@@ -236,7 +236,7 @@ class HeldConfig(SharedRowConfig):
 
     def shared(self, threads: Any) -> Any:
         """Bytes of shared memory per block: exchanges, staged vectors and staged column operands."""
-        binding, columns = self.binding, self.binding.program.operands.columns if self.columns_staged else ()
+        binding, columns = self.binding, self.binding.operands.columns if self.columns_staged else ()
         rows = self.staged * binding.loaded_bytes * self.vec * threads
         column = sum(binding.sizes(columns)) * self.vec * self.chunks
         return super().shared(threads) + rows + (threads + (not self.columns_whole)) * column
@@ -367,13 +367,13 @@ class ColumnConfig(RowConfig):
 
     def shared(self, threads: Any) -> Any:
         """Bytes of shared memory per block: exchanges; transposed outputs of an iteration, a gap behind a row."""
-        names, most = self.binding.program.operands.writes if self.transposes else (), threads * (self.chunks + 1)
+        names, most = self.binding.operands.writes if self.transposes else (), threads * (self.chunks + 1)
         return super().shared(threads) + sum(most * size + 16 for size in self.binding.sizes(names))
 
     @property
     def registers(self) -> int:
         """Estimated registers per thread: also the totals of its rows, and elements taken out of vectors."""
-        operands, wide = self.binding.program.operands, self.binding.wide
+        operands, wide = self.binding.operands, self.binding.wide
         results = 2 * len(operands.results) if operands.writes else 0
         totals = self.vec * (1 + 2 * len(self.binding.program.folds) + 2 * len(operands.columns) + results)
         return super().registers + wide * (totals + 3 * self.chunks * len(operands.elementwise))
@@ -385,7 +385,7 @@ class ColumnConfig(RowConfig):
         Such a kernel needs fewer registers than ``registers`` estimates, and parts are chosen for that many blocks.
         """
         program = self.binding.program
-        adds = (self.workspace or self.blocks > 1) and len(program.folds) == 1 and not program.operands.writes
+        adds = (self.workspace or self.blocks > 1) and len(program.folds) == 1 and not self.binding.operands.writes
         adds = adds and self.registers <= 96 and self.binding.words(self.vec) == 4
         return max(super().resident, 1024 // self.threads if adds else 1)
 

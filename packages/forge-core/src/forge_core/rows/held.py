@@ -103,7 +103,7 @@ class Held(HeldConfig, RealigningKernel):
             # Map and store.  `drop_conversions`: converting elements again instead of keeping them in 32 bits.
             constants = program.constants(totals, row_values)
             self.write_results(g, constants, row_values, (who[0] == 0) & (row < rows))
-            if const_expr(len(program.operands.writes) > 0):
+            if const_expr(len(self.binding.operands.writes) > 0):
                 if const_expr(len(totals) > 0):
                     self.drop_conversions(pieces, totals, zero << len(totals))
                 self.map(pieces, constants)

@@ -44,7 +44,7 @@ class RowKernel(Pieces):
         the same for each of ``reduced`` dims; the numbers, as float64; the launch's unique number if it has one; the
         stream.  Plain Python, so that tools call it with integers.
         """
-        names = self.binding.program.operands
+        names = self.binding.operands
         count, pointers = len(names.tensors), args[: names.pointers]
         if names.paired:
             parts = enumerate(self.binding.order or names.tensors)
@@ -57,12 +57,11 @@ class RowKernel(Pieces):
 
     def scratch(self, args: Sequence[Any]) -> Any:
         """The address of the workspace."""
-        return args[self.binding.program.operands.pointers].toint()
+        return args[self.binding.operands.pointers].toint()
 
     def rows_of(self, dims: Sequence[Any]) -> Any:
         """The number of rows."""
-        each = 1 + len(self.binding.program.operands.tensors)
-        return reduce(lambda a, b: a * b, dims[: self.rank * each : each])
+        return reduce(operator.mul, [size for size, *_ in grouped(self, dims)[: self.rank]])
 
     def resources(self, threads: Any) -> dict[str, Any]:
         """Launch bounds and bytes of shared memory, for blocks of ``threads`` threads."""
@@ -70,8 +69,7 @@ class RowKernel(Pieces):
 
     def nested(self, dims: Sequence[Any]) -> Int32:
         """1 if all kept dims but the outermost have size 1: made on the host, it spares a kernel reads of constants."""
-        each = 1 + len(self.binding.program.operands.tensors)
-        found = reduce(operator.or_, dims[each : self.rank * each : each], 1)
+        found = reduce(operator.or_, [size for size, *_ in grouped(self, dims)[1 : self.rank]], 1)
         return Int32(found & 2**31 - 1 if isinstance(found, int) else found)
 
     def row_of(
@@ -81,9 +79,8 @@ class RowKernel(Pieces):
 
         ``nested``: see :meth:`nested`.
         """
-        names, each = self.binding.program.operands, 1 + len(pointers)
-        groups = [dims[i * each : (i + 1) * each] for i in range(self.rank + self.reduced)]
-        kept, reduced = groups[: self.rank - first], groups[self.rank :]
+        names, each = self.binding.operands, grouped(self, dims)
+        kept, reduced = each[: self.rank - first], each[self.rank :]
         address = dict(zip(self.binding.order or names.tensors, pointers, strict=True))
         per_row = [i for i, name in enumerate(names.tensors) if name not in names.columns + names.accumulates]
         # 32-bit dims: a grid has fewer than 2^31 blocks, and more rows than that are read by lanes and have one dim.
@@ -109,16 +106,15 @@ class RowKernel(Pieces):
 
     def neighbor(self, g: dict[str, cute.Tensor], dims: Sequence[Any], column: Int64) -> dict[str, cute.Tensor]:
         """The row at an offset of ``column`` rows along the innermost kept dim."""
-        names, each = self.binding.program.operands, len(g)
-        strides = dims[self.rank * (1 + each) - each : self.rank * (1 + each)]
+        _, *strides = grouped(self, dims)[self.rank - 1]
         return {
-            name: t if name in names.columns else cute.make_tensor(t.iterator + column * stride, t.layout)
-            for (name, t), stride in zip(g.items(), strides, strict=True)
+            name: t if name in self.binding.operands.columns else cute.make_tensor(t.iterator + column * n, t.layout)
+            for (name, t), n in zip(g.items(), strides, strict=True)
         }
 
     def row_values(self, g: dict[str, cute.Tensor], count: Any, numbers: Any) -> Row:
         """The values of a row that a program can use."""
-        names, compute = self.binding.program.operands, cute_dtype(self.binding.compute)
+        names, compute = self.binding.operands, cute_dtype(self.binding.compute)
         scalars = {n: g[n][0] for n in names.scalars} | dict(zip(names.numbers, numbers, strict=True))
         scalars = {n: s.to(compute) if type(s).is_float else s for n, s in scalars.items()}
         return Row(self.binding, compute(count), g, scalars)
@@ -133,8 +129,7 @@ class RowKernel(Pieces):
 
     def monoid(self, fold: Fold) -> Monoid:
         """The monoid of a fold."""
-        monoid: Monoid = FOLDS[fold.op][0](cute_dtype(self.binding.compute))
-        return monoid
+        return FOLDS[fold.op][0](cute_dtype(self.binding.compute))
 
     def merge(self) -> Monoid:
         """The monoid that combines all totals at once."""
@@ -178,14 +173,14 @@ class RowKernel(Pieces):
 
     def write_results(self, g: dict[str, cute.Tensor], constants: Any, row: Row, when: Boolean) -> None:
         """Computes and writes the outputs with one element per row, if ``when``."""
-        names = self.binding.program.operands.results
+        names = self.binding.operands.results
         if names:
             for name, y in zip(names, self.binding.program.results(constants, row), strict=True):
                 store_if(g[name], 0, y, when)
 
     def map(self, pieces: list[Piece], constants: Any) -> None:
         """Computes and writes the outputs of pieces."""
-        names = self.binding.program.operands
+        names = self.binding.operands
         for i, v in enumerate(pieces):
             fetch_ahead(pieces, i, names.columns)
             outs = self.binding.program.map(v, constants)
@@ -239,6 +234,12 @@ class SharedRowKernel(RowKernel):
         return reduce_row(totals, self.merge(), exchange[0]) if merged and exchange else totals
 
 
+def grouped(config: RowConfig, dims: Sequence[Any]) -> list[Sequence[Any]]:
+    """The size and the strides of each dim of a launch, the kept ones first."""
+    each = 1 + len(config.binding.operands.tensors)
+    return [dims[i * each : (i + 1) * each] for i in range(config.rank + config.reduced)]
+
+
 def row_builder(kernel: type[RowConfig]) -> CompileCached[Any]:
     """The ``build`` of a kernel's module."""
     return builder(kernel, arguments=example_arguments)
@@ -246,7 +247,7 @@ def row_builder(kernel: type[RowConfig]) -> CompileCached[Any]:
 
 def example_arguments(config: RowConfig) -> tuple[Any, ...]:
     """Placeholder arguments for tracing, in the order of :meth:`RowKernel.unpack`."""
-    names = config.binding.program.operands
+    names = config.binding.operands
     integers = 1 + config.sizes + (config.rank + config.reduced) * (1 + len(names.tensors))
     *given, stream = memory.example_arguments(pointers=names.pointers + config.workspace, wide=integers)
     return (*given, *(Float64(0) for _ in names.numbers), *(Int64(1) for _ in range(config.in_grid)), stream)

@@ -115,8 +115,8 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
         return replace(config, columns_staged=_stages_columns(config, device))
 
     clusters, floats = max_cluster(device), all(binding.dtype(name).is_floating_point for name in binding.loaded)
-    stages, columns = bool(binding.program.folds) and floats, binding.program.operands.columns
-    writes, wide = binding.program.operands.writes, binding.wide_columns
+    stages, columns = bool(binding.program.folds) and floats, binding.operands.columns
+    writes, wide = binding.operands.writes, binding.wide_columns
     converted = min(binding.sizes(binding.loaded), default=4) < 4
     short = bool(columns) and not converted and binding.wide == len(binding.loaded) == 1
     longer = [(threads, min(blocks, clusters), room) for threads, blocks, room in _BLOCK_ROWS]
@@ -182,7 +182,7 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
 
     Not operands wider than the row: staged, each block loads them from the L2, where whole rows hit some in the L1.
     """
-    binding, columns = config.binding, config.binding.program.operands.columns
+    binding, columns = config.binding, config.binding.operands.columns
     sizes, row = binding.sizes(columns), binding.sizes(binding.moving)
     wide = config.columns_whole and (max(sizes, default=0) > min(row, default=8) or binding.wide_columns)
     wide = wide and not (_packed(binding, config.blocks) and config.chunks * binding.words(config.vec) >= _SOME)
@@ -204,7 +204,7 @@ def _packed(binding: Binding, blocks: int) -> bool:
 
 def _mixes(binding: Binding) -> bool:
     """Whether a row may be at another distance from a boundary than the output."""
-    return bool(binding.loaded and binding.program.operands.writes)
+    return bool(binding.loaded and binding.operands.writes)
 
 
 def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:
@@ -226,9 +226,8 @@ def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:
 
 
 def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
-    columns = binding.program.operands.columns
+    names, columns, merge = binding.operands, binding.operands.columns, binding.program.merge
     words, spare, most = max(1, binding.words(binding.widest_vec)), spare_registers(device), device.sm_threads
-    names, merge = binding.program.operands, binding.program.merge
     # Each iteration ends with a merge into the totals, twice as many for 16-bit rows; more vectors hide it.
     folds, adds = bool(binding.program.folds), len(binding.program.folds) == 1 and not names.writes
     merged = folds and not columns and (merge == "max_sum" or bool(names.writes))

@@ -31,6 +31,7 @@ class PartedKernel(RowKernel):
     """Mixin of configurations of kernels that split rows."""
 
     overlap: bool
+    kernel: Any  # of a pass: see :meth:`launch_all`
 
     @property
     def passes(self) -> tuple[tuple[tuple[Fold, ...], Monoid], ...]:
@@ -43,11 +44,7 @@ class PartedKernel(RowKernel):
     @property
     def launches(self) -> tuple[int, ...]:
         """The ``pass_index`` of each launch: of the passes, their number for the one that writes; or ``ALL``."""
-        return tuple(range(len(self.passes) + bool(self.binding.program.operands.writes))) if self.workspace else (ALL,)
-
-    def name_of(self, pass_index: int) -> str:
-        """The name of the kernel of a launch, as a profiler shows it."""
-        return f"{self.kernel_name}_pass{pass_index}" if self.workspace else self.kernel_name
+        return tuple(range(len(self.passes) + bool(self.binding.operands.writes))) if self.workspace else (ALL,)
 
     def partials(self, scratch: Int64, p: int, rows: Any, row: Int64, parts: Any) -> list[cute.Tensor]:
         """Partial results of pass ``p`` of a row, in the workspace: (parts) for each element of an accumulator.
@@ -62,18 +59,27 @@ class PartedKernel(RowKernel):
             found.append(cute.make_tensor(cute.make_ptr(dtype, start, GLOBAL, assumed_align=8), layout))
         return found
 
-    def finish_pass(self, *args: Any) -> None:
-        """Launches :meth:`finish` after a pass; ``args``: its arguments and the stream."""
-        rows = self.rows_of(args[3])
-        name_kernel(self.finish, f"{self.kernel_name}_finish{args[-2]}")
-        self.finish(*args[:-1]).launch(
-            grid=(Int32((rows + (FINISHED - 1)) // FINISHED), 1, 1),
-            block=(self.threads, 1, 1),
-            stream=args[-1],
-            use_pdl=self.overlap,
-            **launch_bounds(1),
-            smem=self.threads * sum(dtype.width // 8 for dtype in self.passes[args[-2]][1].types) + 64,
-        )
+    def launch_all(self, row: tuple[Any, ...], sizes: tuple[Any, ...], parts: Int32, stream: Any, **shape: Any) -> None:
+        """Launches the kernel for each pass, and :meth:`finish` after it, with the arguments ``row`` of both.
+
+        ``sizes`` are the kernel's alone; ``shape`` is the grid, the block and other arguments of its launches.
+        """
+        for pass_index in self.launches:
+            name_kernel(self.kernel, f"{self.kernel_name}_pass{pass_index}" if self.workspace else self.kernel_name)
+            overlap = self.overlap and pass_index > 0
+            self.kernel(*row, sizes, pass_index).launch(
+                **shape, **self.resources(self.threads), stream=stream, use_pdl=overlap
+            )
+            if ALL < pass_index < len(self.passes):
+                name_kernel(self.finish, f"{self.kernel_name}_finish{pass_index}")
+                self.finish(*row, parts, pass_index).launch(
+                    grid=(Int32((self.rows_of(row[3]) + (FINISHED - 1)) // FINISHED), 1, 1),
+                    block=(self.threads, 1, 1),
+                    stream=stream,
+                    use_pdl=self.overlap,
+                    **launch_bounds(1),
+                    smem=self.threads * sum(dtype.width // 8 for dtype in self.passes[pass_index][1].types) + 64,
+                )
 
     @cute.kernel
     def finish(

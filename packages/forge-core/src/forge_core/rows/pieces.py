@@ -47,7 +47,7 @@ class Pieces(RowConfig):
 
     def policy(self, rows: Any, length: Any) -> Int64:
         """The L2 cache policy of loads: evict_last, or evict_first where ``READ_ONCE`` says so."""
-        if self.binding.program.operands.writes:
+        if self.binding.operands.writes:
             return load_policy()
         nbytes = Int64(rows) * Int64(length) * self.binding.loaded_bytes
         return load_policy((nbytes > READ_ONCE[0]) & (nbytes <= READ_ONCE[1]))
@@ -55,7 +55,7 @@ class Pieces(RowConfig):
     @property
     def narrowest(self) -> str:
         """The operand with the narrowest elements, an output if ``unaligned``; its alignment is that of vectors."""
-        written = self.binding.program.operands.writes if self.align == "unaligned" else ()
+        written = self.binding.operands.writes if self.align == "unaligned" else ()
         return min(written or self.binding.moving, key=lambda name: self.binding.dtype(name).itemsize)
 
     def head(self, g: dict[str, cute.Tensor]) -> Int32:
@@ -101,7 +101,7 @@ class Pieces(RowConfig):
                 load_vector(*parts[name], c, held[name][None, c], inside[c], policy)
         if staged:
             fill, stride = tuple(self.fill_value(name, g) for name in slots), Int32(threads * vec)
-            once, staging = bool(binding.program.operands.columns), (tuple(sources.values()), tuple(slots.values()))
+            once, staging = bool(binding.operands.columns), (tuple(sources.values()), tuple(slots.values()))
             stage_all(*staging, kept, fill, steps[kept], stride, count, policy, once=once)
         arrived: list[bool] = []
 
@@ -146,7 +146,7 @@ class Pieces(RowConfig):
     def element(self, g: dict[str, cute.Tensor], i: Any, inside: Boolean) -> Piece:
         """Loads one element of a row of each operand, if ``inside``."""
         loads = {}
-        for name in (*self.binding.loaded, *self.binding.program.operands.columns):
+        for name in (*self.binding.loaded, *self.binding.operands.columns):
             rX = self.filled(1, name, g)
             load_if(g[name], i, rX, inside, load_policy())
             loads[name] = rX.load
@@ -167,7 +167,7 @@ class Pieces(RowConfig):
 
     def fill_value(self, name: str, g: dict[str, cute.Tensor]) -> Any:
         """The value of an operand outside the row."""
-        dtype, names = g[name].element_type, self.binding.program.operands
+        dtype, names = g[name].element_type, self.binding.operands
         outside = self.binding.program.outside if name in names.rows else 0.0
         return dtype(outside if dtype.is_float else 0)
 

@@ -43,7 +43,7 @@ class RealigningKernel(SharedRowKernel):
         lead()
         i = Int32(cute.arch.block_idx()[0]) * self.threads + cute.arch.thread_idx()[0]
         g = self.row_of(pointers, length, dims, Int64(0))
-        own = {name: g[name][cutlass.min(i, length - 1)] for name in self.binding.program.operands.columns}
+        own = {name: g[name][cutlass.min(i, length - 1)] for name in self.binding.operands.columns}
         for before in cutlass.range_constexpr(self.vec):
             for name, gX in self.realigned(g, scratch, Int32(before)).items():
                 store_if(gX, i - before, own[name], (i >= before) & (i < length))
@@ -51,7 +51,7 @@ class RealigningKernel(SharedRowKernel):
     def realigned(self, g: dict[str, cute.Tensor], scratch: Int64, before: Int32) -> dict[str, cute.Tensor]:
         """The copies of column operands from element ``before`` on, each of them at a boundary."""
         found = {}
-        for name in self.binding.program.operands.columns:
+        for name in self.binding.operands.columns:
             dtype, length = g[name].element_type, cute.size(g[name].shape)
             pitch = Int64(realigned_bytes(length, dtype.width // 8))
             start = cute.make_ptr(dtype, scratch + before * pitch, GLOBAL, assumed_align=16)

@@ -23,7 +23,6 @@ from cutlass.memory import SmemAllocator
 from forge_core.cute.copy import store_if
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
 from forge_core.cute.grid import follow, lead
-from forge_core.cute.memory import name_kernel
 from forge_core.cute.monoid import get, kept, put
 from forge_core.rows.columns import Columns
 from forge_core.rows.config import StreamConfig
@@ -40,18 +39,8 @@ class Stream(StreamConfig, PartedKernel):
         pointers, length, parts, dims, numbers = self.unpack(args)
         parts = Int32(parts) if const_expr(self.parted) else Int32(1)
         rows, scratch = self.rows_of(dims), self.scratch(args) if const_expr(self.parted) else Int64(0)
-        policy = self.policy(rows, length)
-        for pass_index in self.launches:
-            name_kernel(self.kernel, self.name_of(pass_index))
-            self.kernel(pointers, scratch, length, dims, numbers, (parts, policy), pass_index).launch(
-                grid=(Int32(rows * parts), 1, 1),
-                block=(self.threads, 1, 1),
-                stream=args[-1],
-                use_pdl=self.overlap and pass_index > 0,
-                **self.resources(self.threads),
-            )
-            if const_expr(ALL < pass_index < len(self.passes)):
-                self.finish_pass(pointers, scratch, length, dims, numbers, parts, pass_index, args[-1])
+        row, sizes = (pointers, scratch, length, dims, numbers), (parts, self.policy(rows, length))
+        self.launch_all(row, sizes, parts, args[-1], grid=(Int32(rows * parts), 1, 1), block=(self.threads, 1, 1))
 
     @cute.kernel
     def kernel(
@@ -95,8 +84,8 @@ class Stream(StreamConfig, PartedKernel):
             if const_expr(p < pass_index):  # behind the partial results lies their total, stored by the launch before
                 totals = (*totals, *[total[parts] for total in gAcc])
             else:
-                rAcc = kept(monoid)
-                put(rAcc, [self.fold_each(folds, edges, row_values, totals) if edges else monoid.identity()])
+                acc = self.fold_each(folds, edges, row_values, totals) if edges else monoid.identity()
+                rAcc = kept(monoid, [acc])
                 for tile in cutlass.range(begin, end, unroll=1):
                     found = self.fold_each(folds, self.tile(g, head, body, tile, thread, policy), row_values, totals)
                     put(rAcc, [monoid.combine(get(rAcc, 0), found)])
@@ -109,7 +98,7 @@ class Stream(StreamConfig, PartedKernel):
         if const_expr(pass_index in (ALL, len(passes))):
             constants = program.constants(totals, row_values)
             self.write_results(g, constants, row_values, (thread == 0) & (part == 0))
-            if const_expr(len(program.operands.writes) > 0):
+            if const_expr(len(self.binding.operands.writes) > 0):
                 self.map(edges, constants)
                 for tile in cutlass.range(begin, end, unroll=1):
                     self.map(self.tile(g, head, body, tile, thread, policy), constants)

@@ -72,7 +72,7 @@ class Successive:
         cls, kernel: Any, arguments: tuple[Any, ...], rows: tuple[Any, ...], who: tuple[Any, ...], start: Int32
     ) -> Successive:
         """Loads the column operands; ``rows`` is (rows, first, step), ``who`` is (thread_in_row, width)."""
-        names, vec, chunks = kernel.binding.program.operands, kernel.vec, kernel.chunks
+        names, vec, chunks = kernel.binding.operands, kernel.vec, kernel.chunks
         g, at = kernel.row_of(*arguments[:3], Int64(0)), (Int32(0), Int32(0), Int32(0), Boolean(False))
         if kernel.has_edges:
             at = _places(kernel, arguments, cutlass.min(rows[1], rows[0] - 1), who)
@@ -254,7 +254,7 @@ def _places(kernel: Any, arguments: tuple[Any, ...], row: Int64, who: tuple[Any,
         for r in range(vec):
             own = own | cutlass.select_((first + r >= 0) & (first + r < length), 1 << (c * vec + r), 0)
         whole = whole | cutlass.select_((first >= 0) & (first + vec <= length), (2**vec - 1) << (c * vec), 0)
-    tensors = kernel.binding.program.operands.tensors
+    tensors = kernel.binding.operands.tensors
     gaps = [Int64(dims[1 + tensors.index(name)]) - length for name in kernel.binding.loaded]
     return shift, Int32(own), Int32(whole), reduce(operator.or_, gaps) != 0
 

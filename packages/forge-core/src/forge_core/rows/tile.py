@@ -162,7 +162,7 @@ def load_tile(
     ``g`` is the row of the thread's first place, inside or not, ``gs`` the rows of its places.
     """
     kernel, vec, chunks = tile.kernel, tile.kernel.vec, tile.kernel.chunks
-    columns = kernel.binding.program.operands.columns
+    columns = kernel.binding.operands.columns
     rX = {n: kernel.filled((vec, chunks), n, g) for n in kernel.binding.loaded}
     rW = {n: cute.make_rmem_tensor((chunks, vec), g[n].element_type) for n in columns}
     rInside, index = (cute.make_rmem_tensor((chunks, vec), dtype) for dtype in (Boolean, Int32))
@@ -191,10 +191,10 @@ def store_tile(
     tile: Tile, g: dict[str, cute.Tensor], pieces: list[Piece], constants: list[Any], begin: Int32, end: Int32
 ) -> None:
     """Computes and writes the outputs of pieces; ``g`` is the row of the first place."""
-    program, vec, chunks = tile.kernel.binding.program, tile.kernel.vec, tile.kernel.chunks
-    rY = {n: cute.make_rmem_tensor((vec, chunks), g[n].element_type) for n in program.operands.writes}
+    binding, vec, chunks = tile.kernel.binding, tile.kernel.vec, tile.kernel.chunks
+    rY = {n: cute.make_rmem_tensor((vec, chunks), g[n].element_type) for n in binding.operands.writes}
     for r in range(vec):
-        for (name, rY_n), y in zip(rY.items(), program.map(pieces[r], constants[r]), strict=True):
+        for (name, rY_n), y in zip(rY.items(), binding.program.map(pieces[r], constants[r]), strict=True):
             out = y.to(g[name].element_type)
             for c in range(chunks):
                 rY_n[r, c] = out[c]
@@ -212,7 +212,7 @@ def writer(tile: Tile, g: dict[str, cute.Tensor], smem: SmemAllocator, row: Any,
 
     ``g`` is the row of the thread's first place, ``row(r)`` row ``r`` of the tile, of ``left`` rows to the last.
     """
-    kernel, names = tile.kernel, tile.kernel.binding.program.operands.writes
+    kernel, names = tile.kernel, tile.kernel.binding.operands.writes
     if not kernel.transposes:
         return partial(store_tile, tile, g)
     most = cute.make_layout(kernel.threads * (kernel.chunks + 1))
@@ -243,7 +243,7 @@ def _store_rows(tile: Tile, sY: list, out: list, row: cutlass.Constexpr, rows: I
         lanes = Int32(cutlass.select_(count <= 1 << fewer, 1 << fewer, lanes))
     for r in cutlass.range(thread // lanes, rows, cute.arch.block_dim()[0] // lanes, unroll=1):
         g = row(Int64(r))
-        gY = [g[name] for name in tile.kernel.binding.program.operands.writes]
+        gY = [g[name] for name in tile.kernel.binding.operands.writes]
         for k in cutlass.range_constexpr(len(sY)):
             for n in cutlass.range(thread % lanes, count, lanes, unroll=4):
                 gY[k][first + n] = sY[k][r * pitch + n]

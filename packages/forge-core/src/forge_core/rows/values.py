@@ -58,7 +58,7 @@ class Piece:
     @property
     def exact(self) -> bool:
         """Whether an output is wider than 16 bits, so that approximations must be accurate to fp32."""
-        operands = self._binding.program.operands
+        operands = self._binding.operands
         return max(self._binding.sizes(operands.writes + operands.results), default=0) > 2
 
     def __getattr__(self, name: str) -> Any:
@@ -67,10 +67,10 @@ class Piece:
         x, compute = self._registers[name](), cute_dtype(self._binding.compute)
         if self._binding.dtype(name) is torch.uint8:
             x = x.to(Int32) & 255  # the DSL sign-extends vectors of unsigned bytes
-        if self._binding.via is torch.bool and name in self._binding.program.operands.rows:
+        if self._binding.via is torch.bool and name in self._binding.operands.rows:
             # The DSL converts 0 to true.
             return cute.where(x != cute.full_like(x, 0), *(cute.full_like(x, n, compute) for n in (1, 0)))
-        if self._binding.via is not None and name in self._binding.program.operands.rows:
+        if self._binding.via is not None and name in self._binding.operands.rows:
             x = x.to(cute_dtype(self._binding.via))
         return widened(x) if compute is Float32 and x.dtype is BFloat16 else x.to(compute)
 
