@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from forge_core.errors import BenchmarkError, UnsupportedError
-from forge_core.timing import Timing, check_floor, floor_ms, quantile
+from forge_core.timing import Timing, check_floor, floor_ms, host, quantile
 from forge_core.timing.host import WallTimer, host_times, import_times
 from forge_core.timing.interleave import Contender, Policy, launch_order, time_interleaved
 from forge_core.timing.l2 import POLICIES, L2Policy, l2_policy
@@ -209,6 +209,12 @@ def test_import_time_is_taken_in_fresh_processes():
     assert import_times("fractions", after="fractions", repeats=1).median_ms < min(timing.samples_ms)
     with pytest.raises(BenchmarkError, match="no_such_module_at_all"):
         import_times("no_such_module_at_all", after="sys", repeats=1)
+
+
+def test_an_import_that_hangs_is_an_error_of_the_benchmark(monkeypatch):
+    monkeypatch.setattr(host, "SECONDS", 0.5)
+    with pytest.raises(BenchmarkError, match=r"import hanging did not end within 0\.5 s"):
+        host.fresh_process(["-c", "import time; time.sleep(60)"], "import hanging")
 
 
 # --------------------------------------------------------------------------------------------- the state of the cache

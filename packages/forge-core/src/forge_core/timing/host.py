@@ -89,10 +89,13 @@ def fresh_process(arguments: Sequence[str], what: str, variables: Mapping[str, s
     """The last line that Python prints in a process of its own, with `variables` added to the environment.
 
     Raises:
-        BenchmarkError: `what` failed; the message has the last line of its errors.
+        BenchmarkError: `what` failed, and the message has the last line of its errors; or it took too long.
     """
     command, env = [sys.executable, *arguments], {**os.environ, **(variables or {})}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS, env=env)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS, env=env)
+    except subprocess.TimeoutExpired as error:
+        raise BenchmarkError(f"{what} did not end within {SECONDS} s in a fresh process", **names) from error
     if done.returncode != 0:
         raise BenchmarkError(f"{what} failed in a fresh process: {how_it_ended(done.returncode, done.stderr)}", **names)
     return done.stdout.strip().rpartition("\n")[2]
