@@ -17,7 +17,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32
 from cutlass.memory import SmemAllocator
 
-from forge_core.cute.copy import behind, load_unaligned, load_vector, partition, registers, shift_bytes
+from forge_core.cute.copy import behind, load_unaligned, partition, registers, shift_bytes, vector_predicate
 from forge_core.rows.values import Epoch
 
 
@@ -88,7 +88,7 @@ class Columns:
         if self._whole:
             copy, tXgX = partition(g, self.first, config.vec, self.threads, config.chunks, self.thread, load=True)
             rX = registers(tXgX[None, c].shape, g.element_type, 0)
-            load_vector(copy, tXgX, c, rX, step < self.count)
+            cute.copy(copy, tXgX[None, c], rX, pred=vector_predicate(tXgX, step < self.count))
         else:
             rX = registers(config.vec, g.element_type, 0)
             load_unaligned(g, self.first + step, rX, step < self.count)
