@@ -193,8 +193,8 @@ def _persistent(config: PersistentConfig, arch: str) -> Expect | tuple[Expect, .
     writes = sums.union(*(_widths(config, name) for name in names.writes))
     writes |= {config.binding.dtype(name).itemsize for name in names.results}
     barriers = 0 if cluster else count if config.sized else 4 * config.chunks * len(names.accumulates)
-    # Two sums of so many elements exceed the registers by a few bytes; rows are read once, up to twice as fast as by
-    # two kernels (docs/lab/week3.md).
+    # Two sums of so many elements exceed the registers by a few bytes; reading rows once is 1.04 to 1.5 times as fast
+    # as twice all the same (docs/lab/week3.md).
     several = config.long and len(names.accumulates) > 1
     main = _expect(
         config,
