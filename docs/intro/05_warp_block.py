@@ -141,10 +141,7 @@ for name, found in (("tree", tree[0]), ("shuffle", shuffled[0])):
 # %%
 for s in (1, 2, 4, 8, 16, 32, 64, 128):
     lanes = min(32, THREADS // (2 * s))  # of a warp, that work
-    far, near = (
-        conflicts(*thread_value("load", (((lanes,), (1,)), ((4 * step,), (1,))), 4, space="shared"))
-        for step in (1, 2 * s)
-    )
+    far, near = (conflicts(*thread_value("load", (((lanes,), (1,)), ((4 * step,), (1,))), 4)) for step in (1, 2 * s))
     print(f"  {lanes:2} lanes, side by side: {far.passes} pass; {2 * s:3} words apart: {near.passes}")
 
 # %% [markdown]
