@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -73,6 +73,13 @@ def test_each_figure_is_held(found, wrong, figure, got):
     (violation,) = found(kernel(**wrong))
     assert violation.figure == figure
     assert got in violation.got
+
+
+def test_spills_are_held_to_what_is_declared(found):
+    declared = replace(RIGHT, spilled=8)
+    assert found(kernel(stack=8), declared=declared) == []
+    (violation,) = found(kernel(stack=16), declared=declared)
+    assert (violation.figure, violation.declared, violation.got) == ("bytes spilled", "at most 8", "16")
 
 
 def test_a_violation_names_kernel_architecture_configuration_and_figure(found):

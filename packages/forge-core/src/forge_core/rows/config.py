@@ -254,7 +254,7 @@ class HeldConfig(SharedRowConfig):
 
     @property
     def behind(self) -> int:
-        """Elements behind the vectors of a row at least: the 16-byte copies of unaligned column operands have some."""
+        """Minimum elements after a row's vectors: the last 16-byte copy of an unaligned column operand reads them."""
         if not self.columns_staged or self.columns_whole:
             return 0
         return 16 // min(self.binding.sizes(self.binding.operands.columns)) - 1
