@@ -34,7 +34,7 @@ PLANTS = {
     "a device helper's constant": ([("edit", "forge-core:FINISHED", r"= .*", "= 16")], PTX),
     "a barrier left out": ([("edit", "combine_places", r"cute\.arch\.sync_threads\(\)", "pass")], PTX),
     "the cache policy of loads": ([("edit", "load_policy", r"_EVICT_LAST\) if", "_EVICT_FIRST) if")], PTX),
-    "a shuffle of bytes": ([("edit", "week0:_regrouped", r"\], place % 4", "], (place + 1) % 4")], PTX),
+    "a shuffle of bytes": ([("edit", "week0:interleave", r"\], place % 4", "], (place + 1) % 4")], PTX),
     "registers for fewer blocks": ([("edit", "launch_bounds", r"if not blocks:", "if blocks:")], PTX),
     "another option of the compiler": (
         [("edit", "compile_options", r"if debug:", "options.append('--opt-level 0')\n    if debug:")],

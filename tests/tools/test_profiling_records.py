@@ -126,7 +126,8 @@ def test_every_variant_is_recorded(name):
     works = json.loads(read_unpacked(FOLDER / f"{name}.manifest.json.xz"))["works"]
     (bench,) = (bench for bench in discover() if bench.name == name)
     operator = bench.by_name[works[0]["case"]["operator"]]
-    assert [work["variant"] for work in works] == list(operator.variants())
+    # A record is kept when a variant is deleted.
+    assert [work["variant"] for work in works if work["variant"] in operator.variants()] == list(operator.variants())
 
 
 # --------------------------------------------------------------------------------------------- index maps against ncu
@@ -197,7 +198,7 @@ def test_the_naive_kernels_are_told_what_is_wrong_with_them():
 @pytest.mark.parametrize(
     "name, variants",
     [
-        ("week0", ("vectorized", "shifted", "skinny", "rows")),
+        ("week0", ("vectorized", "shifted", "realigned", "rows")),
         ("week1", ("vectorized", "held")),
         ("week2", ("held",)),
     ],
@@ -237,9 +238,9 @@ def test_the_page_holds_what_the_rules_and_the_records_say(tools, page):
 
 @pytest.mark.parametrize("name", WEEKS)
 def test_the_page_has_a_note_on_what_limits_each_variant(page, name):
-    notes = page.split(f"<!-- profile:{name} end -->")[1].split("\n#")[0]
-    variants = {work["variant"] for work in json.loads(read_unpacked(FOLDER / f"{name}.manifest.json.xz"))["works"]}
-    assert {variant for variant in variants if f"`{variant}`" not in notes} == set()
+    table, notes = page.split(f"<!-- profile:{name} begin -->")[1].split("\n#")[0].split(f"<!-- profile:{name} end -->")
+    variants = set(re.findall(r"^\| (\w+)", table, re.MULTILINE)) - {"Variant"}
+    assert len(variants) > 5 and {variant for variant in variants if f"`{variant}`" not in notes} == set()
 
 
 # ------------------------------------------------------------------------------------------------------------ command

@@ -333,10 +333,10 @@ def test_what_does_not_exist_is_refused(tools, benches):
         ),
         ("week0", "4x4", "auto", "expected one operator, .* got shape 4x4"),
         ("week0", "transpose 4x4 8x8", "auto", "got operator transpose, shape 4x4, shape 8x8"),
-        ("week0", "transpose 4x4", "skiny", "Did you mean skinny"),
+        ("week0", "transpose 4x4", "shifed", "Did you mean shifted"),
         ("planted", "leak", "auto", "no planted fault is named 'leak'"),
     ):
         with pytest.raises(UsageError, match=said):
             choose(benches, package, case, variant, arch="sm_90a")
-    with pytest.raises(UnsupportedError, match="'skinny' was asked for"):
-        choose(benches, "week0", "transpose 512x512 float32", "skinny", arch="sm_90a")
+    with pytest.raises(UnsupportedError, match="'lines' was asked for"):
+        choose(benches, "week0", "transpose 512x512 float32", "lines", arch="sm_90a")

@@ -8,8 +8,8 @@
     NAME.kernels.json       the names of each work's kernels, compiled here, and a digest of their PTX
 
 The tests compare static figures with ncu's for every kernel whose PTX is the recorded one, so make the record from the
-sources that were profiled.  A table is between the comments `profile:NAME begin` and `profile:NAME end` of the page;
-`profile:rules` is the table of the diagnosis' rules.
+sources that were profiled.  A table is between the comments `profile:NAME begin` and `profile:NAME end` of the page,
+without recorded variants that no longer exist; `profile:rules` is the table of the diagnosis' rules.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 
 from ncu_extract import diagnoses
 
+from forge_core.bench.plan import discover
 from forge_core.bench.report import Table
 from forge_core.commands.find import explained
 from forge_core.files import read_unpacked, write_atomically
@@ -101,8 +102,15 @@ def _launches(name: str) -> str:
     """The table of one record."""
     works = json.loads(read_unpacked(FOLDER / f"{name}.manifest.json.xz"))["works"]
     launched = [(work, number) for work in works for number, _ in enumerate(work["kernels"])]
-    rows = [_row(*one, found) for one, found in zip(launched, diagnoses(FOLDER / f"{name}.csv.xz"), strict=True)]
+    found = list(zip(launched, diagnoses(FOLDER / f"{name}.csv.xz"), strict=True))
+    operators = {operator.name: operator for bench in discover() for operator in bench.operators}
+    rows = [_row(*one, diagnosis) for one, diagnosis in found if _exists(one[0]["case"], operators)]
     return Table.of("", rows, labels=6).markdown()
+
+
+def _exists(case: dict[str, Any], operators: dict[str, Any]) -> bool:
+    """Whether the operator still has the variant; a planted fault is none."""
+    return "fault" in case or case["variant"] in operators[case["operator"]].variants()
 
 
 def _row(work: dict[str, Any], number: int, found: Diagnosis) -> dict[str, str]:

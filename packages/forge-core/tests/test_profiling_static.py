@@ -329,7 +329,7 @@ def test_only_inputs_that_are_no_call_are_the_benchmarks_fault(stand_in, monkeyp
 
 def test_what_cannot_be_inspected_says_why(run):
     for words, said in (
-        ((*SMALL, "--variant", "skinny"), "variant 'skinny' was asked for"),
+        ((*SMALL, "--variant", "lines"), "variant 'lines' was asked for"),
         (("inspect", "transpose", "--shape", "0x5", *SMALL[4:]), "launches nothing, since its result has no elements"),
     ):
         status, text = run(*words)

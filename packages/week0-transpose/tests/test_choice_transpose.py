@@ -16,7 +16,6 @@ from forge_week0_transpose.configs import (
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
-    SkinnyConfig,
     TiledConfig,
     UnalignedConfig,
     VectorizedConfig,
@@ -92,64 +91,91 @@ def test_half_aligned_rows_take_half_as_wide_accesses():
     assert isinstance(auto(transposition(8184, 8200, size=1)), UnalignedConfig), "so do 8-byte ones on both sides"
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, 8])
-@pytest.mark.parametrize("shape, lines, gather", [((3, 1 << 24), 3, True), ((1 << 24, 8), 8, False)])
-def test_skinny(size, shape, lines, gather):
-    config = auto(transposition(*shape, size=size))
-    assert isinstance(config, SkinnyConfig)
-    assert (config.lines, config.gather) == (lines, gather)
-
-
-def test_skinny_takes_aligned_lines_alone_and_numbers_more_than_a_grid_s_dimension_holds():
-    given = transposition(3, 1_000_008, size=2)
-    assert plan("transpose", given, H200, "skinny").config == SkinnyConfig(2, 3, gather=True)
-    with pytest.raises(UnsupportedError, match="begin at multiples of 16 bytes; got multiples of 2"):
-        plan("transpose", transposition(3, 1_000_001, size=2), H200, "skinny")
-    for batch, flat in ((65535, False), (65536, True)):
-        config = auto(transposition(batch, 3, 2048))
-        assert isinstance(config, SkinnyConfig)
-        assert config.flat is flat
-
-
-@pytest.mark.parametrize(
-    "problem", [transposition(3, 100), transposition(9, 1 << 20), transposition(1 << 20, 3, pitch=4)], ids=str
-)
-def test_short_lines_more_lines_and_a_gap_between_columns_are_not_skinny(problem):
-    assert not isinstance(auto(problem), SkinnyConfig)
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
+def test_few_long_lines_unless_whole_tiles_of_vectors_hold_them(size):
+    assert auto(transposition(3, 1 << 24, size=size)) == LinesConfig(size, gather=True)
+    columns = VectorizedConfig(16, 16, 8) if size == 16 else LinesConfig(size, gather=False, bits=3)
+    assert auto(transposition(1 << 24, 8, size=size)) == columns
 
 
 @pytest.mark.parametrize(
     "problem, expected",
     [
-        # What begins anywhere, and what leaves an incomplete tile.
+        # Rows and columns that begin anywhere.
+        (transposition(2, 20_000_001), LinesConfig(4, gather=True, bits=1)),
         (transposition(3, 1_000_001, size=2), LinesConfig(2, gather=True)),
         (transposition(1_000_001, 3, size=2), LinesConfig(2, gather=False)),
-        (transposition(10684, 8), LinesConfig(4, gather=False, bits=3, loads=2)),
-        (transposition(3, (1 << 20) + 32), LinesConfig(4, gather=True)),
-        (transposition(3, 3000, size=16), LinesConfig(16, gather=True, loads=1)),
-        # What fills too little of a tile.
-        (transposition(9, 1 << 20), LinesConfig(4, gather=True)),
-        (transposition(11, 136896, size=1), LinesConfig(1, gather=True)),
-        (transposition(262144, 27, size=1), LinesConfig(1, gather=False)),
         (transposition(16, 20, 100001, size=2), LinesConfig(2, gather=True, bits=2, batch_rank=1)),
-        (transposition(16, 1 << 20, size=2), LinesConfig(2, gather=True, bits=3)),
-        # Small matrices in a batch do not take a large tile; strided on both sides is naive.
-        (transposition(1000, 12, 12), NaiveConfig(4, 3, items=8)),
-        (transposition(1000, 3, 3), NaiveConfig(4, 3, items=8)),
-        (Problem.make((6, 11), (21, 2), (11, 1), 4), NaiveConfig(4, 2, items=8)),
-        # Transposed input is copied by rows.
+        # Output rows that begin anywhere: lines up to 72 of them, or below 256 bytes.
+        (transposition(71, 100_000), LinesConfig(4, gather=True, loads=8)),
+        (transposition(73, 100_000), UnalignedConfig),
+        (transposition(86, 400_000, size=2), LinesConfig(2, gather=True, bits=1, loads=8)),
+        (transposition(127, 400_000, size=2), LinesConfig(2, gather=True, loads=8)),
+        (transposition(129, 400_000, size=1), UnalignedConfig),
+        # Aligned ones: where less than 0.45 of a tile is full, of 8-byte elements 0.9.
+        (transposition(12, 1 << 20), LinesConfig(4, gather=True, bits=2)),
+        (transposition(16, 1 << 20), VectorizedConfig),  # 16 of 32 rows
+        (transposition(48, 349525, size=1), LinesConfig(1, gather=True, bits=3)),  # 48 of 128
+        (transposition(48, 349525, size=2), UnalignedConfig),  # 48 of 64
+        (transposition(24, 1 << 20, size=8), LinesConfig(8, gather=True, bits=3)),  # 24 of 32
+        (transposition(30, 1 << 20, size=8), VectorizedConfig),
+        # Columns likewise, and 0.61 where input rows begin anywhere; of 8-byte elements up to 72 of them.
+        (transposition(226719, 19), LinesConfig(4, gather=False)),  # 19 of 32 columns
+        (transposition(226719, 21), UnalignedConfig),
+        (transposition(226719, 71, size=8), LinesConfig(8, gather=False, loads=8)),
+        (transposition(226719, 73, size=8), UnalignedConfig),
+        # Too few elements for as many blocks as multiprocessors: by element, in tiles of 32 x 32 that are 0.9 full.
+        (transposition(27, 300, size=2), NaiveConfig(2, 2)),
+        (transposition(31, 320, size=2), TiledConfig(2, 32)),
+        (transposition(33, 300, size=2), TiledConfig(2, 32)),  # or more than 32 rows
+        # Of a batch, matrices of 2 KiB and more.
+        (transposition(1000, 3, 170), NaiveConfig(4, 3)),
+        (transposition(1000, 3, 171), LinesConfig(4, gather=True, batch_rank=1)),
+        # A gap between the columns of an input row; transposed input, which is copied by rows.
+        (transposition(1 << 20, 3, pitch=4), NaiveConfig(4, 2, items=8)),
         (Problem.make((6, 10), (10, 1), (10, 1), 4), RowsConfig(16)),
     ],
 )
-def test_lines_and_small_or_strided_matrices(problem, expected):
-    assert auto(problem) == expected
+def test_few_lines(problem, expected):
+    config = auto(problem)
+    assert expected in (config, type(config))
 
 
 @pytest.mark.parametrize(
-    "shape, size", [((48, 349525), 1), ((349525, 48), 2), ((16, 1 << 20), 4), ((5, 9), 4), ((10684, 8), 1)], ids=str
+    "shape, size, loads",
+    [
+        ((16768, 8), 4, None),  # 131 tiles of 128 elements, fewer than multiprocessors
+        ((16769, 8), 4, 1),
+        ((33536, 8), 4, 1),
+        ((33537, 8), 4, 2),  # 132 of 256
+        ((134656, 8), 4, 2),
+        ((134657, 8), 4, 4),  # 264 of 512
+        # From 25 columns and 65 rows on.
+        ((1 << 22, 24), 1, 4),
+        ((269312, 25), 1, 4),
+        ((269313, 25), 1, 8),  # 264 of 1024
+        ((63, 1 << 20), 4, 4),
+        ((66, 16833), 4, 8),  # 264 of 64
+    ],
 )
-def test_more_lines_aligned_words_and_small_matrices_are_for_others(shape, size):
-    assert not isinstance(auto(transposition(*shape, size=size)), LinesConfig)
+def test_shorter_lines_take_smaller_tiles(shape, size, loads):
+    config = auto(transposition(*shape, size=size))
+    assert isinstance(config, LinesConfig if loads else NaiveConfig)
+    assert getattr(config, "loads", None) == loads
+
+
+def test_few_tiles_of_rows_that_begin_anywhere_are_moved_by_element():
+    for shape in ((18 * 32, 22 * 32 - 1), (15, 129, 131)):  # 396 tiles, three for each of 132, and 375
+        assert auto(transposition(*shape)) == TiledConfig(4, 32, len(shape) - 2)
+    for shape in ((18 * 32, 22 * 32 + 1), (16, 129, 131)):
+        assert isinstance(auto(transposition(*shape)), UnalignedConfig)
+    assert isinstance(auto(transposition(18 * 32, 22 * 32)), VectorizedConfig), "aligned rows"
+
+
+def test_naive_has_eight_elements_a_thread_where_all_threads_have_them():
+    for count, items in ((15018, 1), (15019, 8)):  # 8 * 2048 threads * 132 multiprocessors are 2162688 elements
+        strided = Problem.make((count, 12, 12), (301, 25, 2), (144, 12, 1), 4)
+        assert auto(transposition(count, 12, 12)) == auto(strided) == NaiveConfig(4, 3, items=items)
 
 
 def test_empty_problems_plan_without_a_crash():
@@ -176,9 +202,17 @@ def test_empty_problems_plan_without_a_crash():
         (1, (8192, 8192), (256, 256)),
         (1, (4096, 4096), (128, 128)),
         (1, (1024, 1024), (128, 128)),
+        # Of those that are at least 0.6 times as full as the fullest.
+        (4, (262144, 32), (32, 32)),
+        (4, (262144, 36), (64, 64)),  # 0.56, as of 32 x 32
+        (4, (262144, 96), (64, 64)),  # 0.75 of 1
+        (4, (226719, 41), (60, 64)),  # 0.64, as of 60 x 32
+        (4, (226719, 21), (60, 32)),  # 60 x 64: 0.33 of 0.66
+        (2, (48, 349525), (64, 64)),  # 128 x 64: 0.375 of 0.75
+        (2, (349525, 48), (120, 64)),  # 248 x 128: likewise
     ],
 )
-def test_fewer_tiles_make_them_smaller(size, shape, tile):
+def test_fewer_and_emptier_tiles_make_them_smaller(size, shape, tile):
     config = auto(transposition(*shape, size=size))
     assert isinstance(config, VectorizedConfig)
     assert config.tile == tile
@@ -259,9 +293,8 @@ def test_2_to_the_32_elements_need_wide_numbers_and_2_to_the_31_columns_wide_pla
 
 
 def test_a_side_of_2_to_the_31_elements_is_tiled_as_any_other():
-    assert isinstance(auto(transposition(16, 2**31 + 64)), VectorizedConfig)
-    assert isinstance(auto(transposition(16, 2**31 + 64, size=1)), LinesConfig)
-    assert isinstance(auto(transposition(3, 2**31, size=1)), SkinnyConfig)
+    assert isinstance(auto(transposition(32, 2**31 + 64)), VectorizedConfig)
+    assert isinstance(auto(transposition(3, 2**31 + 64, size=1)), LinesConfig)
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------
@@ -340,7 +373,7 @@ def test_tile_size_is_taken(size):
     assert config == TiledConfig(4, size)
 
 
-@pytest.mark.parametrize("name", ["tiled", "vectorized", "shifted"])
+@pytest.mark.parametrize("name", ["tiled", "vectorized", "shifted", "lines"])
 def test_more_tiles_than_a_grid_holds_are_refused(name):
     problem = transposition(2**31 + 5, 16, 17 if name == "shifted" else 16, size=1)
     with pytest.raises(UnsupportedError, match="needs at most 2147483647 tiles"):
@@ -357,8 +390,8 @@ def test_more_tiles_than_a_grid_holds_are_refused(name):
         ),
         ("shifted", transposition(64, 64, size=16), r"elements of at most 8 bytes; got 16"),
         ("shifted", transposition(9, 3), r"input rows of at least 16 bytes"),
-        ("skinny", transposition(64, 64), r"2 to 8 rows"),
-        ("lines", transposition(65, 65), "2 to 64 rows"),
+        ("lines", transposition(129, 129), "2 to 128 rows"),
+        ("lines", transposition(1 << 20, 3, pitch=4), "2 to 128 rows"),
         ("rows", transposition(64, 64), r"contiguous in input and output"),
         ("vectorized", STRIDED, r"a batched matrix transpose; got another permutation"),
     ],

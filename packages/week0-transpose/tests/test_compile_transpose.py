@@ -38,7 +38,6 @@ from forge_week0_transpose.configs import (
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
-    SkinnyConfig,
     TiledConfig,
     UnalignedConfig,
     VectorizedConfig,
@@ -76,20 +75,11 @@ EXAMPLES: dict[str, tuple[str, list[Any]]] = {
         "the threads have all chunks of a tile",
         [
             *(LinesConfig(size, gather) for size in (1, 2, 4) for gather in (True, False)),
+            *(LinesConfig(size, size < 4, 2, loads=8) for size in (1, 2, 4, 8)),
             LinesConfig(4, True, 3, loads=1),
             LinesConfig(1, False, 3, loads=2),
             LinesConfig(8, True, 1, 1),
             LinesConfig(16, False, 2, 2, loads=1),
-        ],
-    ),
-    "skinny": (
-        "the tile begins inside the matrix",
-        [
-            SkinnyConfig(4, 3, True),
-            SkinnyConfig(2, 8, False),
-            SkinnyConfig(1, 2, True),
-            SkinnyConfig(8, 3, False, batch_rank=1),
-            SkinnyConfig(4, 6, False, batch_rank=1, flat=True),
         ],
     ),
     "vectorized": (
@@ -152,8 +142,7 @@ REGISTERS: dict[type, Callable[[Any], int]] = {
     # Its chunks, twice where they are shifted, and a 64-bit address for each.  For bytes in two blocks CUDA 13's
     # assembler takes all that these leave.
     UnalignedConfig: lambda c: 128 if (c.itemsize, c.room) == (1, 2) else 60 + 4 * c.vec * (1 + c.src_shift),
-    SkinnyConfig: lambda c: 40 + 5 * c.lines,
-    LinesConfig: lambda c: 48,
+    LinesConfig: lambda c: max(8 + 8 * c.loads, 32),
     VectorizedConfig: lambda c: 56 + c.vec * c.src_width // 4,
     RealignedConfig: lambda c: 32,
     RowsConfig: lambda c: 32,
@@ -208,8 +197,6 @@ def test_compiles_as_it_declares(config: Any, arch: str) -> None:
             assert ("div.u32" in ptx or "rem.u32" in ptx) == config.flat, "only numbers of tiles need a division"
     elif isinstance(config, LinesConfig):
         assert held == config.loads
-    elif isinstance(config, SkinnyConfig):
-        assert held == config.lines
 
 
 def a_call(choose: random.Random) -> Any:

@@ -19,8 +19,7 @@ from forge_core.testing.inputs import cover
 SIZES = (torch.uint8, torch.bfloat16, torch.float32, torch.float64, torch.complex128)
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 
-#: One below, at and above every tile edge and vector width; 0 and 1; primes; and the threshold between skinny and
-#: wide matrices.
+#: One below, at and above every tile edge and vector width; 0 and 1; primes; and the most lines of ``lines``.
 EDGES = (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257)
 
 
@@ -44,7 +43,7 @@ def promised(variant: str, rows: int, cols: int, itemsize: int) -> bool:
 
     ``rows`` and ``cols`` are those of the matrix in memory: a permuted view that is copied has them the other way.
     """
-    short, long = sorted((rows, cols))
+    short = min(rows, cols)
     if variant in ("naive", "tiled") or short == 0:
         return True
     if variant == "rows":
@@ -52,19 +51,16 @@ def promised(variant: str, rows: int, cols: int, itemsize: int) -> bool:
     if variant == "realigned":
         return short == 1 and itemsize <= 8
     if variant == "lines":
-        return 2 <= short <= 64
-    if variant == "skinny":
-        return 2 <= short <= 8 and long >= 2048 and itemsize <= 8 and long * itemsize % 16 == 0
+        return 2 <= short <= 128
     if variant == "shifted":
         return short >= 2 and itemsize <= 8 and cols * itemsize >= 16
     assert variant == "vectorized"
     return short >= 2 and rows * itemsize % 16 == 0 and cols * itemsize % 16 == 0
 
 
-#: Long matrices with a short side, around what a block of the skinny kernel takes and of the one for lines.
-LONG = [
-    shape for n in (*range(2, 10), 27, 64, 65) for m in (2047, 2048, 2049, 2064, 5008) for shape in ((n, m), (m, n))
-]
+#: Long matrices with a short side, around tiles of ``lines`` of every number of loads; the last are many tiles.
+LONG = [*itertools.product((*range(2, 10), 27, 64, 65, 127, 128), (2047, 2048, 2049, 2064, 5008))]
+LONG = [shape for n, m in (*LONG, (3, 400_001), (65, 100_001)) for shape in ((n, m), (m, n))]
 
 
 def served(op: Any, x: torch.Tensor, variant: str, promise: bool) -> torch.Tensor | None:
@@ -100,7 +96,7 @@ def test_each_variant_at_every_edge(variant: str, dtype: torch.dtype) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", SIZES, ids=str)
 def test_lines_that_begin_anywhere(dtype: torch.dtype) -> None:
-    for lines, length, begin, gap in itertools.product((2, 3, 9, 31, 64), (65, 1000, 4099), (0, 1, 3), (0, 1, 5)):
+    for lines, length, begin, gap in itertools.product((2, 3, 9, 31, 64, 127), (65, 1000, 4099), (0, 1, 3), (0, 1, 5)):
         storage = random_bits((begin + lines * (length + gap),), dtype, "cuda", seed=lines * length)
         rows = storage[begin:].view(lines, length + gap)[:, :length]
         what = f"{lines} lines of {length}, {gap} apart, from element {begin}"
@@ -168,7 +164,8 @@ def test_strides_past_two_to_the_31(variant: str) -> None:
 DTYPE_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
 #: Sizes, and the elements by which the tensor begins behind its allocation: whole tiles and parts of them; rows of
-#: whole chunks, of halves and quarters, and such that begin anywhere; few rows and columns, single ones, batches.
+#: whole chunks, of halves and quarters, and such that begin anywhere; few rows and columns, single ones; batches, the
+#: last two with one matrix and two for each multiprocessor.
 SMALLEST = (
     *((1, 1, 0), (16, 32, 0), (48, 80, 0), (3, 17, 19, 0), (3, 5, 1), (33, 17, 1), (2, 3, 33, 21, 1), (16, 16, 0)),
     *((272, 288, 0), (256, 264, 0), (3, 32, 48, 0), (168, 176, 0), (84, 88, 0), (42, 44, 0), (21, 22, 0)),
@@ -176,7 +173,7 @@ SMALLEST = (
     *((129, 67, 0), (272, 261, 3), (259, 272, 0), (256, 261, 0), (3, 65, 67, 1), (3, 17, 1), (2, 2100, 0)),
     *((2051, 3, 0), (2051, 3, 1), (8, 2048, 0), (2048, 7, 0), (2048, 7, 1), (2, 3, 2048, 0), (1, 77, 0), (33, 1, 1)),
     *((1, 300, 3), (3, 2064, 0), (2064, 3, 0), (164, 172, 0), (2, 2100, 1)),
-    *((2, 9, 513, 1), (64, 131, 3), (131, 64, 1)),
+    *((2, 9, 513, 1), (128, 131, 3), (131, 64, 1), (132, 8, 72, 0), (264, 27, 25, 0)),
 )
 
 
@@ -212,14 +209,12 @@ def test_the_subset_holds_every_width() -> None:
     assert wanted["batch_rank"] == {0, 1}
     _, wanted = subset("shifted", "sm_90a")
     assert wanted["src_shift"] == wanted["dst_shift"] == {True, False}
-    _, wanted = subset("skinny", "sm_90a")
-    assert wanted["lines"] == {2, 3, 7, 8}
-    assert wanted["gather"] == {True, False}
     _, wanted = subset("lines", "sm_90a")
     assert wanted["gather by size"] == set(itertools.product(DTYPE_OF_SIZE, (True, False)))
     assert wanted["batch_rank"] == {0, 1}
     shortest = {min(shape[-3:-1]) for shape in wanted["shape"]}
-    assert {2, 64} <= shortest <= set(range(2, 65))
+    assert {2, 64, 128} <= shortest <= set(range(2, 129))
+    assert wanted["loads"] == {1, 2, 4, 8}
 
 
 @pytest.mark.gpu

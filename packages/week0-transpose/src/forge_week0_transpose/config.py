@@ -24,7 +24,6 @@ from forge_week0_transpose.configs import (
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
-    SkinnyConfig,
     TiledConfig,
     UnalignedConfig,
     VectorizedConfig,
@@ -32,21 +31,25 @@ from forge_week0_transpose.configs import (
 from forge_week0_transpose.problem import MAX_LINES, Few, Matrix, Problem, Rows
 from forge_week0_transpose.thresholds import THRESHOLDS
 
-#: Edges of the tiled kernel, in elements.
-TILE_SIZES = (16, 32)
-
-#: The longest short side that ``skinny`` takes, which is compiled for each.
-MAX_SKINNY = 8
-
-#: Bytes of a matrix for each byte of an incomplete tile from which ``skinny`` is faster than ``lines``: one warp copies
-#: that tile by element, as long each as 16 KiB of the rest take.  It should be 1/16 of the time.
-REST = 2**18
+#: Edges of the tiled kernel, in elements; the one for all but small matrices fills 32-byte sectors at every width.
+TILE_SIZES = (16, EDGE := 32)
 
 #: For ``lines``: chunks of a thread, most first, and the blocks for each multiprocessor below which the next is taken,
-#: and ``naive`` behind the last; the share of aligned tiles that a matrix must fill for ``vectorized`` to be faster.
-LINES_LOADS, MIN_FILL_LINES = ((4, 1.0), (2, 0.5), (1, 0.5)), 0.5
+#: and others behind the last; columns, and rows, from which there are enough for the first.
+LINES_LOADS, MIN_LINES = ((8, 2.0), (4, 2.0), (2, 1.0), (1, 1.0)), (25, 65)
 
-#: Elements of a thread where nothing but the naive kernel is left: as many reads in flight.
+#: Lines, and bytes of an output row, up to which rows that begin anywhere are faster by ``lines`` than by ``shifted``;
+#: the share of its tiles that a matrix must fill for them to be faster than ``lines`` elsewhere: aligned, unaligned.
+MANY_LINES, LONG_ROW, MIN_FILL_LINES = 72, 256, (0.45, 0.61)
+
+#: Bytes of a matrix of a batch from which a block has enough to do with it.
+LEAST_LINES = 2048
+
+#: Tiles of 32 x 32 for each multiprocessor up to which ``tiled`` is faster than ``shifted``.
+FEW_TILES = 3
+
+#: Elements of a thread where nothing but the naive kernel is left, as many reads in flight, if a matrix has enough for
+#: all multiprocessors.
 UNROLL = 8
 
 #: Blocks of a grid, and of its second and its third dimension.
@@ -58,6 +61,9 @@ LINE, WIDE = 128, 2**31 - 2**12
 #: Share of a tile that a matrix must fill on average, or its elements are moved by ``naive``; and the share for one of
 #: at least LONG tiles one way, which follow one another.
 MIN_FILL, MIN_FILL_LONG, LONG = 0.25, 0.0625, 8
+
+#: Share of the fullest tiles' fill from which larger tiles are faster; fill of tiles that are as good as full.
+FILLED, FULL = 0.6, 0.9
 
 #: Bytes of a row from which ``realigned`` beats ``rows``, for each width that the alignment leaves.
 MIN_REALIGNED: Mapping[int, int] = {1: 32, 2: 32, 4: 128, 8: 256}
@@ -98,10 +104,14 @@ def _naive(problem: Problem, dims: tuple[Dim, ...], device: Device, items: int =
     return NaiveConfig(problem.itemsize, len(dims), wide=problem.numel >= 2**32, items=items), (flatten(dims),)
 
 
+def _unrolled(problem: Problem, device: Device) -> int:
+    """Elements of a thread: one while there are fewer than all multiprocessors' threads have with more."""
+    return UNROLL if problem.numel >= UNROLL * device.sm_threads * device.sm_count else 1
+
+
 def _tiled(problem: Problem, m: Matrix, device: Device, tile_size: int | None = None) -> Choice:
     """Takes any strides."""
-    # Tiles of 32 fill whole 32-byte sectors at every width; 16 wastes less of a small matrix.
-    edge = tile_size or (32 if min(m.shape) > 16 else 16)
+    edge = tile_size or (EDGE if min(m.shape) > TILE_SIZES[0] else TILE_SIZES[0])
     config = TiledConfig(problem.itemsize, edge, len(m.batch))
     integers = (*m.shape, m.rows.src, m.cols.src, m.rows.dst, m.cols.dst, flatten(m.batch))
     return _found(config, integers, math.prod(_tiles(m, config.tile)))
@@ -129,28 +139,10 @@ def _realigned(problem: Problem, rows: Rows, device: Device) -> Choice:
     return RealignedConfig(size, len(outer), wide=chunks * entries(outer) >= 2**32), (chunks, length, flatten(outer))
 
 
-def _slender(problem: Problem, few: Few) -> bool:
-    """Whether a matrix is one for ``skinny``, but for its alignment."""
-    return few.lines <= MAX_SKINNY and problem.itemsize <= 8 and few.length * problem.itemsize >= 512
-
-
-def _skinny(problem: Problem, few: Few, device: Device) -> Choice:
-    """Up to eight lines of whole chunks, a block long."""
-    if not _slender(problem, few):
-        needs = f"2 to {MAX_SKINNY} rows or columns, 512 bytes long, of elements of at most 8 bytes"
-        return Refusal(needs, f"{few.lines} of {few.length} elements of {problem.itemsize} bytes")
-    pitch, count = (few.pitch,), entries(few.batch)
-    if (width := min(problem.widths(pitch * few.gather, pitch * (not few.gather), few.batch))) < CHUNK:
-        return Refusal(f"rows or columns that begin at multiples of {CHUNK} bytes", f"multiples of {width}")
-    config = SkinnyConfig(problem.itemsize, few.lines, few.gather, len(few.batch), count > MAX_OUTER)
-    integers = (few.length, few.pitch, flatten(few.batch))
-    return _found(config, integers, -(-few.length // config.tile[1]) * count)
-
-
 def _lines(problem: Problem, few: Few, device: Device) -> Choice:
     """Lines of any alignment: the largest tile of which there are enough."""
     bits = min((few.lines & -few.lines).bit_length() - 1, 3)
-    for loads, least in LINES_LOADS:
+    for loads, least in LINES_LOADS[few.lines < MIN_LINES[few.gather] :]:
         config = LinesConfig(problem.itemsize, few.gather, bits, len(few.batch), loads)
         if groups := config.groups(few.lines):
             blocks = config.tiles(few.lines, few.length) * entries(few.batch)
@@ -194,13 +186,12 @@ def _shifted(problem: Problem, m: Matrix, device: Device) -> Choice:
 def _largest(make: Callable[..., VectorizedConfig], key: tuple[str, int, bool], m: Matrix, device: Device) -> Choice:
     """The first of some TILES of which there are enough, or the last, and how its blocks find their places."""
     threshold = f"large_tiles_{key[1]}" if key[0] == "vectorized" else "unaligned_tiles"
-    for *shape, stated in TILES[key]:
-        config, least = make(*shape), THRESHOLDS.value(threshold, device) if stated is None else stated
-        # A tile that is only taken where there are many must not reach over the matrix; a smaller one may, by its size.
-        overhang = 1 if least > 1 else 2
-        fits = all(edge <= overhang * n for edge, n in zip(config.tile, m.shape, strict=True))
+    configs = [make(*shape) for *shape, _ in TILES[key]]
+    fills = [m.fill(config.tile) for config in configs]
+    for config, fill, (*_, stated) in zip(configs, fills, TILES[key], strict=True):
+        least = THRESHOLDS.value(threshold, device) if stated is None else stated
         enough = math.prod(_tiles(m, config.tile)) >= least * device.sm_count
-        if fits and enough and config.smem_bytes <= device.smem_per_block:
+        if fill >= FILLED * max(fills) and enough and config.smem_bytes <= device.smem_per_block:
             break
     down, along, count = _tiles(m, config.tile)
     # Down the rows, neighbors in time extend the same output rows.  But where the input's rows do not begin at lines of
@@ -215,6 +206,26 @@ def _largest(make: Callable[..., VectorizedConfig], key: tuple[str, int, bool], 
 def _tiles(m: Matrix, tile: tuple[int, int]) -> tuple[int, int, int]:
     """Tiles down the rows and along the columns, incomplete ones at the edges included, and matrices of the batch."""
     return -(-m.rows.size // tile[0]), -(-m.cols.size // tile[1]), entries(m.batch)
+
+
+def _by_lines(problem: Problem, m: Matrix, tiles: Choice, device: Device) -> tuple[Choice, str] | None:
+    """A matrix of few lines that tiles of vectors fill too little, or end in a vector in every output row of."""
+    few = problem.few()
+    if few is None or math.prod(m.shape) * problem.itemsize < LEAST_LINES:
+        return None
+    unaligned, wide = problem.row_widths(m)[few.gather] < CHUNK, problem.itemsize == 8  # the short rows
+    if unaligned and (few.gather or wide):
+        faster = few.lines <= MANY_LINES or (few.gather and few.lines * problem.itemsize < LONG_ROW)
+    else:
+        faster = isinstance(tiles, Refusal) or m.fill(tiles[0].tile) < (FULL if wide else MIN_FILL_LINES[unaligned])
+    if not faster or isinstance(lines := _lines(problem, few, device), Refusal):
+        return None
+    what = f"only {few.lines} {'rows' if few.gather else 'columns'}"
+    if lines[0].tiles(few.lines, few.length) * entries(few.batch) >= LINES_LOADS[-1][1] * device.sm_count:
+        return lines, what
+    if m.fill((EDGE, EDGE)) >= FULL:
+        return _tiled(problem, m, device, EDGE), f"{what}, and short"
+    return (_naive(problem, problem.dims, device), f"{what}, and short") if few.lines <= EDGE else None
 
 
 def _pays(m: Matrix, found: Choice) -> bool:
@@ -259,19 +270,17 @@ IDEAS = {
     "naive": "one thread an element; does every problem",
     "tiled": "a padded tile of shared memory, an element a thread and step",
     "shifted": "rows that begin anywhere: aligned 16-byte accesses, shifted on chip",
-    "lines": "2 to 64 rows or columns of any alignment: gathered by element",
-    "skinny": "2 to 8 rows or columns: interleaved in registers, stored as one run",
+    "lines": "2 to 128 rows or columns of any alignment: gathered by element",
     "vectorized": "16 bytes a thread on both sides, transposed in registers",
     "realigned": "contiguous rows that begin anywhere: aligned chunks, shifted",
     "rows": "16 bytes a thread, for rows that are contiguous on both sides",
 }
-#: Slowest first; the last six each have the problems they are for.
+#: Slowest first; the last five each have the problems they are for.
 KERNELS = (
     Kernel("naive", NaiveConfig, attrgetter("dims"), _naive, copy="naive"),
     Kernel("tiled", TiledConfig, Problem.any_matrix, _tiled),
     Kernel("shifted", UnalignedConfig, MATRIX, _shifted, "unaligned:build"),
     Kernel("lines", LinesConfig, FEW, _lines),
-    Kernel("skinny", SkinnyConfig, FEW, _skinny),
     Kernel("vectorized", VectorizedConfig, MATRIX, _vectorized),
     Kernel("realigned", RealignedConfig, ROWS, _realigned, "rows:build", "realigned"),
     Kernel("rows", RowsConfig, ROWS, _rows, copy="vectorized"),
@@ -331,26 +340,19 @@ def _automatic(problem: Problem, device: Device) -> tuple[Choice, str]:
         return rows, f"rows contiguous on both sides, moved {width} bytes a thread"
     if (m := problem.matrix()) is None:
         why = "neither rows nor columns are contiguous on both sides"
-        return _naive(problem, problem.dims, device, UNROLL), why
+        return _naive(problem, problem.dims, device, _unrolled(problem, device)), why
     vectorized = _vectorized(problem, m, device)
-    if (few := problem.few()) is not None:
-        what = f"only {few.lines} {'rows' if few.gather else 'columns'}"
-        skinny, lines = _skinny(problem, few, device), _lines(problem, few, device)
-        if not isinstance(skinny, Refusal):
-            rest = few.length % skinny[0].tile[1] * few.lines * entries(few.batch)
-            if rest * REST <= problem.nbytes:
-                return skinny, f"{what}, and long"
-        # Up to 32 lines, of 2 KiB together, unless they fill aligned tiles well.
-        filled = not isinstance(vectorized, Refusal) and m.fill(vectorized[0].tile) >= MIN_FILL_LINES
-        pays = min(m.shape) <= MAX_LINES // 2 and math.prod(m.shape) * problem.itemsize >= 2048 and not filled
-        if not isinstance(lines, Refusal) and (_slender(problem, few) or pays):
-            blocks = lines[0].tiles(few.lines, few.length) * entries(few.batch)
-            if blocks < LINES_LOADS[-1][1] * device.sm_count:
-                return _naive(problem, problem.dims, device), f"{what}, and short"
-            return lines, what
-    if _pays(m, vectorized):
-        return vectorized, "rows of whole 8- or 16-byte words in, and of 16-byte words out"
-    if min(problem.row_widths(m)) < CHUNK and _pays(m, shifted := _shifted(problem, m, device)):
-        return shifted, "rows do not begin and end at 16-byte boundaries"
+    tiles = _shifted(problem, m, device) if isinstance(vectorized, Refusal) else vectorized
+    if (by_lines := _by_lines(problem, m, tiles, device)) is not None:
+        return by_lines
+    few = math.prod(_tiles(m, (EDGE, EDGE))) <= FEW_TILES * device.sm_count
+    small = (
+        _tiled(problem, m, device, EDGE) if isinstance(tiles, Refusal) or (few and tiles is not vectorized) else None
+    )
+    if small is not None and not isinstance(small, Refusal) and m.fill((EDGE, EDGE)) >= MIN_FILL:
+        return small, "rows do not begin and end at 16-byte boundaries, moved by element"
+    if _pays(m, tiles):
+        aligned = "rows of whole 8- or 16-byte words in, and of 16-byte words out"
+        return tiles, aligned if tiles is vectorized else "rows do not begin and end at 16-byte boundaries"
     why = f"matrices of {m.rows.size}x{m.cols.size} fill too little of a tile"
-    return _naive(problem, problem.dims, device, UNROLL), why
+    return _naive(problem, problem.dims, device, _unrolled(problem, device)), why

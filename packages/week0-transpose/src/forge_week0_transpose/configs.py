@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from forge_core.steps import CHUNK, PLAIN, Layout, Step, Stepped, Swizzle, contiguous
+from forge_core.steps import CHUNK, PLAIN, Step, Stepped, Swizzle, contiguous
 
 #: What the name of a kernel says about fields that differ from their defaults.
 FLAGS = {"items": "_x{}", "tail": "_tail{}B", "by_columns": "_cols", "flat": "_flat", "wide": "_wide"}
@@ -231,16 +231,20 @@ class UnalignedConfig(VectorizedConfig):
         return "src" * self.src_shift + "dst" * self.dst_shift
 
 
-class FewConfig(Config):
-    """A matrix with few rows or columns: long lines on one side, on the other a run of all of them, interleaved."""
+@dataclass(frozen=True)
+class LinesConfig(Config):
+    """``kernels/lines.py``: long lines on one side, on the other a run of all of them, interleaved.
 
-    lines: int  # how many: 2 to 8, or an argument of the launch
+    How many lines, and where they begin, is known at the launch only.
+    """
+
     gather: bool  # the lines are the rows: they are read, and the run is written; otherwise the inverse
+    bits: int = 0  # the logarithm of the largest power of two, up to 8, that divides the number of lines
+    batch_rank: int = 0
+    loads: int = 4  # chunks of a thread
+    threads: int = 256  # 32 or more
 
-    @property
-    def bits(self) -> int:
-        """The logarithm of the largest power of two, up to 8, that divides the number of lines."""
-        return (self.lines & -self.lines).bit_length() - 1
+    pattern = "transpose_lines_{0.itemsize}B_{0.way}_x{0.loads}_s{0.bits}_b{0.batch_rank}"
 
     @property
     def way(self) -> str:
@@ -256,61 +260,21 @@ class FewConfig(Config):
         """
         return self.bits, 4, 3
 
-    def _steps(self, tile: tuple[int, int], lines: Layout, own: Layout, width: int, run: Layout) -> tuple[Step, ...]:
-        """Of a tile (lines, elements of each): by ``lines`` there, by ``own`` and ``width`` in the run; by ``run``."""
-        size, strides, moved = self.itemsize, (1, tile[0]), ("loads", "stores") if self.gather else ("stores", "loads")
-        steps = (
-            Step(f"{tile[0]} lines: {moved[0]}", size, lines, tile, (tile[1], 1), CHUNK, edge=size),
-            Step("the run, as threads have lines", size, own, tile, strides, width, self.swizzle, run=True),
-            Step("the run, neighboring chunks", size, run, tile, strides, CHUNK, self.swizzle, run=True),
-            Step(f"the run: {moved[1]}", size, run, tile, strides, CHUNK, edge=size, run=True),
-        )
-        return steps if self.gather else steps[::-1]
-
-
-@dataclass(frozen=True)
-class SkinnyConfig(FewConfig, TileConfig):
-    """``kernels/skinny.py``, of elements of at most 8 bytes; a tile is (lines, elements of each), as a run has them."""
-
-    lines: int  # 2 to 8
-    gather: bool
-    batch_rank: int = 0
-    flat: bool = False
-    threads: int = 32
-
-    pattern = "transpose_skinny_{0.itemsize}B_{0.lines}{0.way}_line16_run16_b{0.batch_rank}"
-    by_columns = wide = True
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """A chunk of each line a thread; in shared memory its chunks of the run, then neighboring chunks of the run."""
-        n, v, threads = self.lines, self.vec, (self.threads,)
-        lines = (threads, (v, n)), ((v * n,), (n, 1))
-        own = (threads, (v, n)), ((v * n,), (1, v))
-        run = (threads, (v, n)), ((v,), (1, v * self.threads))
-        return self._steps((n, self.threads * v), lines, own, CHUNK, run)
-
-
-@dataclass(frozen=True)
-class LinesConfig(FewConfig):
-    """``kernels/lines.py``; how many lines, and where they begin, is known at the launch only."""
-
-    gather: bool
-    bits: int = 0
-    batch_rank: int = 0
-    loads: int = 4  # chunks of a thread
-    threads: int = 128  # 32 or more
-
-    pattern = "transpose_lines_{0.itemsize}B_{0.way}_x{0.loads}_s{0.bits}_b{0.batch_rank}"
-
     @property
     def steps(self) -> tuple[Step, ...]:
         """Eight chunks beside one another of each line, all of one element of them at a time; neighbors of the run."""
-        v, n = self.vec, (9, 10, 12, 8)[self.bits]  # drawn with as many lines
+        size, v, n = self.itemsize, self.vec, (9, 10, 12, 8)[self.bits]  # drawn with as many lines
         groups = self.groups(n)
+        tile, moved = (n, 8 * v * groups), ("loads", "stores") if self.gather else ("stores", "loads")
         lines = ((8, n), (v, groups)), ((v * n, 1), (n, 8 * v * n))
         run = ((8 * n,), (v, groups)), ((v,), (1, 8 * v * n))
-        return self._steps((n, 8 * v * groups), lines, lines, self.itemsize, run)
+        steps = (
+            Step(f"{n} lines: {moved[0]}", size, lines, tile, (tile[1], 1), CHUNK, edge=size),
+            Step("the run, as threads have lines", size, lines, tile, (1, n), size, self.swizzle, run=True),
+            Step("the run, neighboring chunks", size, run, tile, (1, n), CHUNK, self.swizzle, run=True),
+            Step(f"the run: {moved[1]}", size, run, tile, (1, n), CHUNK, edge=size, run=True),
+        )
+        return steps if self.gather else steps[::-1]
 
     def groups(self, lines: int) -> int:
         """How many times eight chunks of each line are a tile: a power of two, or 0 where the tile is too small."""

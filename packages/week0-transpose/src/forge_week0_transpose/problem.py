@@ -25,14 +25,14 @@ from forge_core.strided import Dim, canonical, entries
 Rows = tuple[int, tuple[Dim, ...]]
 
 #: The most lines of :class:`Few`.
-MAX_LINES = 64
+MAX_LINES = 128
 
 
 class Few(NamedTuple):
     """A batch of matrices of few rows, or few columns: the lines; the other of input and output is dense."""
 
     gather: bool  # the lines are the input's rows; otherwise the output's
-    lines: int  # how many: 2 to 64
+    lines: int  # how many: 2 to 128
     pitch: int  # elements from one line to the next
     length: int  # elements of a line
     batch: tuple[Dim, ...]

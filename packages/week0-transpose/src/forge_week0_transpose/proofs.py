@@ -14,7 +14,7 @@ from forge_core.testing.planted import MOVED
 from forge_core.testing.subject import bits, normal
 from forge_week0_transpose import ops
 
-#: A tile's multiple, rows that begin anywhere, a skinny matrix, and a batch.
+#: A tile's multiple, rows that begin anywhere, a few columns, and a batch.
 SHAPES = ((256, 320), (131, 77), (2064, 3), (3, 33, 65), (1, 300))
 
 
@@ -30,8 +30,8 @@ DTYPES = (torch.float32, torch.uint8, torch.bfloat16, torch.float64, torch.compl
 #: A matrix, a batch, and a row, whose transposition could be a view.
 SMALL = ((6, 10), (3, 6, 10), (1, 40))
 LAID_OUT = ((40, 56), (64, 64), (129, 257), (1, 33), (2, 48, 80), (3, 2, 33, 65), (2, 3, 4, 16, 24), (5, 3, 200))
-#: Whole tiles, rows that begin anywhere, skinny matrices, one row, a batch, and many tiles.
-LARGE = ((300, 520), (272, 261), (4112, 3), (3, 4099), (1, 4099), (3, 65, 67), (1024, 2048), (1000, 3001))
+#: Whole tiles, rows that begin anywhere, few lines, one row, a batch, and many tiles.
+LARGE = ((300, 520), (272, 261), (4112, 3), (3, 4099), (65, 40001), (1, 4099), (3, 65, 67), (1024, 2048), (1000, 3001))
 
 
 # Written apart from ref.py, so that a wrong reference cannot vouch for itself.

@@ -24,6 +24,7 @@ from forge_core.cute.copy import (
     load_if,
     load_policy,
     load_vector,
+    neighbors,
     opaque,
     partition,
     registers,
@@ -148,7 +149,7 @@ class Pieces(RowConfig):
         loads = {}
         for name in (*self.binding.loaded, *self.binding.operands.columns):
             rX = self.filled(1, name, g)
-            load_if(g[name], i, rX, inside, load_policy())
+            load_if(neighbors(g[name], i, 1), rX, inside, load_policy())
             loads[name] = rX.load
 
         def store(name: str, y: Any) -> None:

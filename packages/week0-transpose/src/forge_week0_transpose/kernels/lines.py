@@ -1,6 +1,6 @@
 """Transposition of a matrix with few rows, or few columns, of any number and alignment, through shared memory.
 
-    few rows (``gather``)      Y[l * N + n] = X[n * pitch + l]       N = 2 to 64 lines, any number of places l
+    few rows (``gather``)      Y[l * N + n] = X[n * pitch + l]       N = 2 to 128 lines, any number of places l
     few columns                Y[n * pitch + l] = X[l * N + n]
 
 One side is N long lines, the other a single run.  N is an argument of the launch, and lines and run begin anywhere.  A
@@ -73,7 +73,7 @@ class Lines(LinesConfig):
         # All loads are in flight, and all places found, before the first load is waited for.
         rX, policy = cute.make_rmem_tensor((self.vec, self.loads), gX.element_type), load_policy()
         for m, (place, _, inside) in enumerate(loads):
-            load_if(gX, place, rX[None, m], inside, policy)
+            load_if(neighbors(gX, place, self.vec), rX[None, m], inside, policy)
         self.move_ends(gX, sR, skip, step, load=True)
         for m, (_, at, inside) in enumerate(loads):
             self.put(rX[None, m], self.chunk(sR, at, step), inside)

@@ -39,25 +39,12 @@ def interleave(lines: Sequence[Sequence[Any]], itemsize: int, permute: Permute) 
                     run[(4 * m + 2 * half + odd) * (count // 4) + i] = permute(upper, lower, both)
         return [run[i : i + 4] for i in range(0, len(run), 4)]
 
-    return _regrouped(lines, count, itemsize, permute)
-
-
-def deinterleave(run: Sequence[Sequence[Any]], itemsize: int, permute: Permute) -> list[list[Any]]:
-    """The inverse of :func:`interleave`: N neighboring chunks of a run as one chunk of each of N lines."""
-    return _regrouped(run, 16 // itemsize, itemsize, permute)
-
-
-def _regrouped(chunks: Sequence[Sequence[Any]], rows: int, itemsize: int, permute: Permute) -> list[list[Any]]:
-    """Chunks of four words of elements (cols, rows) from words of elements (rows, cols), the last one the fastest."""
-    words = [word for chunk in chunks for word in chunk]
-    cols = 4 * len(words) // itemsize // rows
-
     def source(byte: int) -> tuple[Any, int]:
-        (col, row), part = divmod(byte // itemsize, rows), byte % itemsize
-        place = (row * cols + col) * itemsize + part
-        return words[place // 4], place % 4
+        (column, line), part = divmod(byte // itemsize, count), byte % itemsize
+        place = column * itemsize + part
+        return lines[line][place // 4], place % 4
 
-    found = [_word([source(4 * i + byte) for byte in range(4)], permute) for i in range(len(words))]
+    found = [_word([source(4 * i + byte) for byte in range(4)], permute) for i in range(count * words)]
     return [found[i : i + 4] for i in range(0, len(found), 4)]
 
 
