@@ -179,13 +179,14 @@ def load_tile(
     rX = {n: kernel.filled((vec, chunks), n, g) for n in kernel.binding.loaded}
     rW = {n: cute.make_rmem_tensor((chunks, vec), g[n].element_type) for n in columns}
     stop = tile.stop(end)
-    gX = {n: stepping(g[n], tile.start + begin * tile.groups, vec, tile.groups, chunks) for n in rX if vec == 1}
+    apart = vec == 1 and kernel.reduced == 1  # several dims have no stride from one step to the next
+    gX = {n: stepping(g[n], tile.start + begin * tile.groups, vec, tile.groups, chunks) for n in rX if apart}
     rInside, index = (cute.make_rmem_tensor((chunks, vec), dtype) for dtype in (Boolean, Int32))
     for c in range(chunks):
         n, ok, whole, some = tile.at(begin + c, stop, tile.near)
         elements = tile.elements(n)
         for name, rX_n in rX.items():
-            each = gX[name][None, c] if vec == 1 else neighbors(g[name], n, vec)
+            each = gX[name][None, c] if apart else neighbors(g[name], n, vec)
             load_if(each, rX_n[None, c], whole, tile.policy)
             if tile.ragged:
                 _copy_edge(each, rX_n[None, c], ok, some)
