@@ -346,11 +346,11 @@ def _automatic(problem: Problem, device: Device) -> tuple[Choice, str]:
     if (by_lines := _by_lines(problem, m, tiles, device)) is not None:
         return by_lines
     few = math.prod(_tiles(m, (EDGE, EDGE))) <= FEW_TILES * device.sm_count
-    small = (
-        _tiled(problem, m, device, EDGE) if isinstance(tiles, Refusal) or (few and tiles is not vectorized) else None
-    )
-    if small is not None and not isinstance(small, Refusal) and m.fill((EDGE, EDGE)) >= MIN_FILL:
-        return small, "rows do not begin and end at 16-byte boundaries, moved by element"
+    by_element = isinstance(tiles, Refusal) or (few and tiles is not vectorized)
+    if by_element and m.fill((EDGE, EDGE)) >= MIN_FILL:
+        small = _tiled(problem, m, device, EDGE)
+        if not isinstance(small, Refusal):
+            return small, "rows do not begin and end at 16-byte boundaries, moved by element"
     if _pays(m, tiles):
         aligned = "rows of whole 8- or 16-byte words in, and of 16-byte words out"
         return tiles, aligned if tiles is vectorized else "rows do not begin and end at 16-byte boundaries"
