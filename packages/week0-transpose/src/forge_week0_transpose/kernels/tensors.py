@@ -41,16 +41,3 @@ def tiled_copy(step: Step, mat: cute.Tensor, thread: Any, op: Any = CopyUniversa
     atom = cute.make_copy_atom(op(), mat.element_type, num_bits_per_copy=8 * step.width)
     copy = cute.make_tiled_copy(atom, cute.make_layout(step.layout[0], stride=step.layout[1]), step.tile)
     return copy, copy.get_slice(thread)
-
-
-def shuffled(rX: cute.Tensor, lines: int, by: Any, itemsize: int) -> cute.Tensor:
-    """Registers of some lines after a shuffle of ``words``."""
-    words = cute.size(rX) * rX.element_type.width // 32 // lines
-    # Not recast_tensor, which makes one word of one element of 16 bytes.
-    rWords = cute.make_tensor(cute.recast_ptr(rX.iterator, dtype=Uint32), cute.make_layout((words, lines)))
-    chunks = [[rWords[w, i] for w in range(words)] for i in range(lines)]
-    found = by(chunks, itemsize, lambda a, b, selector: Uint32(cute.arch.prmt(a, b, selector)))
-    rWords = cute.make_rmem_tensor(words * lines, Uint32)
-    for i, word in enumerate(word for chunk in found for word in chunk):
-        rWords[i] = word
-    return cute.recast_tensor(rWords, UNSIGNED[itemsize])

@@ -7,7 +7,7 @@
       |               ^     |       ^
       | load          |     |       | store
       v         write |     v read  |
-    tXrX -- shuffle --'     tYrY ---' shuffle    registers of a thread
+    tXrX -- shuffle --'     tYrY ---'            registers of a thread
 
 The ``steps`` of a configuration say which accesses each thread makes; a kernel adds the strides of its matrices, and
 how registers are shuffled.  Accesses to global memory are predicated, each by where it begins.  ``Tiled`` moves one
@@ -101,8 +101,8 @@ class TileKernel(TileConfig):
         cute.copy(copy, tXgX, tXrX, pred=tXpX, cache_policy=load_policy() if self.evict_last else None)
         return tXrX
 
-    def inside(self, step: Step, part: Any, origin: tuple, shape: tuple) -> cute.Tensor | None:
-        """The predicate of a thread's accesses; None where all are inside the matrix."""
+    def inside(self, step: Step, part: Any, origin: tuple, shape: tuple) -> cute.Tensor:
+        """The predicate of a thread's accesses: whether they are inside the matrix."""
         tXcX = part.partition_S(cute.make_identity_tensor(step.tile))
         tXpX = cute.make_rmem_tensor((tXcX.shape[0][1], 1, 1), Boolean)
         for i in range(tXcX.shape[0][1]):
@@ -115,7 +115,7 @@ class TileKernel(TileConfig):
         tXrX = self.load(mX, shape, origin, thread)
         copy, part = tiled_copy(self.steps[1], sX, thread)
         tXsX = part.partition_D(sX)
-        rX = self.shuffle(tXrX, loaded=True)
+        rX = self.shuffle(tXrX)
         cute.copy(copy, cute.make_tensor(rX.iterator, cute.make_layout(tXsX.shape)), tXsX)
 
     def store(self, sX: cute.Tensor, mY: cute.Tensor, shape: tuple, origin: tuple, thread: Any) -> None:
@@ -125,11 +125,10 @@ class TileKernel(TileConfig):
         tYpY = self.inside(self.steps[3], whole, origin, shape)
         tYrY = cute.make_rmem_tensor(tYsX.shape, mY.element_type)
         cute.copy(get, tYsX, tYrY)
-        rY = self.shuffle(tYrY, loaded=False)
-        cute.copy(put, cute.make_tensor(rY.iterator, cute.make_layout(tYgY.shape)), tYgY, pred=tYpY)
+        cute.copy(put, cute.make_tensor(tYrY.iterator, cute.make_layout(tYgY.shape)), tYgY, pred=tYpY)
 
-    def shuffle(self, rX: cute.Tensor, *, loaded: bool) -> cute.Tensor:
-        """What is written, from what was loaded, or stored, from what was read: the same, unless a kernel shuffles."""
+    def shuffle(self, rX: cute.Tensor) -> cute.Tensor:
+        """What is written into shared memory, from what was loaded: the same, unless a kernel shuffles."""
         return rX
 
 

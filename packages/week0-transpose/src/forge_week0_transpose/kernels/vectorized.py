@@ -24,10 +24,11 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass.cute as cute
+from cutlass import Uint32
 
 from forge_core.cute.memory import builder
 from forge_week0_transpose.configs import VectorizedConfig
-from forge_week0_transpose.kernels.tensors import shuffled
+from forge_week0_transpose.kernels.tensors import UNSIGNED
 from forge_week0_transpose.kernels.tiled import TileKernel
 from forge_week0_transpose.kernels.words import interleave
 
@@ -39,9 +40,17 @@ class Vectorized(VectorizedConfig, TileKernel):
         """Rows of mX are contiguous, and columns of mY; strides between rows of x (0) and of y (1)."""
         return (rows, cols), (x0, 1), (1, y1)
 
-    def shuffle(self, rX: cute.Tensor, *, loaded: bool) -> cute.Tensor:
+    def shuffle(self, rX: cute.Tensor) -> cute.Tensor:
         """Columns, a chunk each, from V rows."""
-        return shuffled(rX, self.vec, interleave, self.itemsize) if loaded else rX
+        words = cute.size(rX) * rX.element_type.width // 32 // self.vec
+        # Not recast_tensor, which makes one word of one element of 16 bytes.
+        rWords = cute.make_tensor(cute.recast_ptr(rX.iterator, dtype=Uint32), cute.make_layout((words, self.vec)))
+        rows = [[rWords[w, i] for w in range(words)] for i in range(self.vec)]
+        columns = interleave(rows, self.itemsize, lambda a, b, selector: Uint32(cute.arch.prmt(a, b, selector)))
+        rWords = cute.make_rmem_tensor(words * self.vec, Uint32)
+        for i, word in enumerate(word for chunk in columns for word in chunk):
+            rWords[i] = word
+        return cute.recast_tensor(rWords, UNSIGNED[self.itemsize])
 
 
 build = builder(Vectorized, wide=4, dims="batch_rank")
