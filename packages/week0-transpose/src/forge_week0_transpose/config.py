@@ -31,8 +31,8 @@ from forge_week0_transpose.configs import (
 from forge_week0_transpose.problem import MAX_LINES, Few, Matrix, Problem, Rows
 from forge_week0_transpose.thresholds import THRESHOLDS
 
-#: Edges of the tiled kernel, in elements; the one for all but small matrices fills 32-byte sectors at every width.
-TILE_SIZES = (16, EDGE := 32)
+#: Edges of the tiled kernel, in elements, and the one for all but small matrices: it fills 32-byte sectors always.
+TILE_SIZES, EDGE = (16, 32), 32
 
 #: For ``lines``: chunks of a thread, most first, and the blocks for each multiprocessor below which the next is taken,
 #: and others behind the last; columns, and rows, from which there are enough for the first.
@@ -42,8 +42,8 @@ LINES_LOADS, MIN_LINES = ((8, 2.0), (4, 2.0), (2, 1.0), (1, 1.0)), (25, 65)
 #: the share of its tiles that a matrix must fill for them to be faster than ``lines`` elsewhere: aligned, unaligned.
 MANY_LINES, LONG_ROW, MIN_FILL_LINES = 72, 256, (0.45, 0.61)
 
-#: Bytes of a matrix of a batch from which a block has enough to do with it.
-LEAST_LINES = 2048
+#: Bytes of a matrix from which ``lines`` has work for a block.
+LINES_BYTES = 2048
 
 #: Tiles of 32 x 32 for each multiprocessor up to which ``tiled`` is faster than ``shifted``.
 FEW_TILES = 3
@@ -209,11 +209,15 @@ def _tiles(m: Matrix, tile: tuple[int, int]) -> tuple[int, int, int]:
 
 
 def _by_lines(problem: Problem, m: Matrix, tiles: Choice, device: Device) -> tuple[Choice, str] | None:
-    """A matrix of few lines that tiles of vectors fill too little, or end in a vector in every output row of."""
+    """The launch of ``lines`` where tiles of vectors are slower: too empty, or with output rows that begin anywhere.
+
+    For too few blocks that of ``tiled`` or ``naive``; None where tiles of vectors are to be considered.
+    """
     few = problem.few()
-    if few is None or math.prod(m.shape) * problem.itemsize < LEAST_LINES:
+    if few is None or math.prod(m.shape) * problem.itemsize < LINES_BYTES:
         return None
-    unaligned, wide = problem.row_widths(m)[few.gather] < CHUNK, problem.itemsize == 8  # the short rows
+    # The short rows are the output's where few rows are gathered, otherwise the input's.
+    unaligned, wide = problem.row_widths(m)[few.gather] < CHUNK, problem.itemsize == 8
     if unaligned and (few.gather or wide):
         faster = few.lines <= MANY_LINES or (few.gather and few.lines * problem.itemsize < LONG_ROW)
     else:
