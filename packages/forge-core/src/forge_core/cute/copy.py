@@ -12,7 +12,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int32, Int64, Uint8, Uint32, Uint64
+from cutlass import Boolean, Int32, Int64, Uint8, Uint16, Uint32, Uint64
 from cutlass.cute.nvgpu import CopyG2ROp, CopyUniversalOp
 from cutlass.memory import SmemAllocator
 
@@ -195,14 +195,42 @@ def neighbors(row: cute.Tensor, n: Int32, vec: int) -> cute.Tensor:
     return elements_at(address, row.element_type, vec, row.memspace)
 
 
-def load_if(row: cute.Tensor, n: Int32, rX: cute.Tensor, when: Boolean, policy: Int64) -> None:
-    """Loads :func:`neighbors` into ``rX``, one for each of its elements, if ``when``."""
-    dtype, vec = row.element_type, cute.size(rX)
+def stepping(row: cute.Tensor, n: Int32, vec: int, step: Int32, count: int) -> cute.Tensor:
+    """(vec, count): :func:`neighbors` of the elements ``n``, ``n + step``, and so on, of equal alignment."""
+    stride = cute.assume(Int64(step) * row.stride[0], divby=vec)
+    layout = cute.make_layout((vec, count), stride=(1, stride))
+    return cute.make_tensor(neighbors(row, n, vec).iterator, layout)
+
+
+def load_if(gX: cute.Tensor, rX: cute.Tensor, when: Boolean, policy: Int64, *, alone: bool = False) -> None:
+    """Loads contiguous elements, aligned to 16 bytes or to all of them if less, into registers, if ``when``.
+
+    ``alone``: no other load is to be in flight.
+    """
+    dtype, vec = gX.element_type, cute.size(rX)
     width = min(vec, 128 // dtype.width)
     atom = cute.make_copy_atom(CopyG2ROp(), dtype, num_bits_per_copy=width * dtype.width)
     layout = cute.make_layout(((width, vec // width),), stride=((1, width),))
-    gX, rX = (cute.make_tensor(t.iterator, layout) for t in (neighbors(row, n, vec), rX))
-    cute.copy(atom, gX, rX, pred=vector_predicate(gX, when), cache_policy=policy)
+    gX = cute.make_tensor(gX.iterator, layout)
+    narrow = vec == 1 and dtype.width < 32 and not alone
+    rTo = _unknown(rX[0], dtype) if narrow else rX
+    cute.copy(atom, gX, cute.make_tensor(rTo.iterator, layout), pred=vector_predicate(gX, when), cache_policy=policy)
+    if narrow:
+        rX[0] = rTo[0]
+
+
+def _unknown(x: Any, dtype: Any) -> cute.Tensor:
+    """An element of 8 or 16 bits in registers, of a value that the compiler does not know.
+
+    Otherwise it converts an element that is loaded under a predicate under the same predicate; and as there are seven
+    predicates, loads wait for one another.
+    """
+    rX = cute.make_rmem_tensor(1, dtype)
+    rX[0] = x
+    rBits = cute.recast_tensor(rX, Uint8 if dtype.width == 8 else Uint16)
+    bits = cute.arch.inline_ptx("mov.b32 {$w0}, {$r0};", write_only_types=[Uint32], read_only_args=[Uint32(rBits[0])])
+    rBits[0] = rBits.element_type(bits)
+    return rX
 
 
 @cute.jit
@@ -280,7 +308,7 @@ class Window:
         cute.recast_tensor(self.words, dtype).fill(fill)
         gWords = elements_at(begin, Uint32, 4 * accesses)
         for a in range(accesses):  # each has elements of the vector
-            load_if(gWords, 4 * a, self.words[None, a], inside & (self.skip + size > 16 * a), policy)
+            load_if(neighbors(gWords, 4 * a, 4), self.words[None, a], inside & (self.skip + size > 16 * a), policy)
 
     def read(self, rX: cute.Tensor) -> None:
         """Waits for the loads, and copies the vector to ``rX``; once."""

@@ -15,8 +15,6 @@ from forge_core.rows.teams import PersistentConfig, team_sizes
 
 #: Iterations per block from which splitting rows is faster than a block per tile; steps per block if tiles are narrow.
 FEW_ITERATIONS, FEW_STEPS = 4, 16
-#: Steps up to which a block reads a narrow tile by element, where vectors would take parts or reach across rows.
-FEW_SINGLE_STEPS = 32
 #: Iterations of a block up to which a cluster is faster than parts: of kernels with one fold, and of others.
 CLUSTER_ITERATIONS = 16, 4
 #: Minimum occupancy of the last wave, below which tiles get more parts.

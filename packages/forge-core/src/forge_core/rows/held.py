@@ -131,7 +131,8 @@ class Held(HeldConfig, RealigningKernel):
         inner, at = (g | self.realigned(g, slots[0], head), first) if self.columns_realigned else (g, head + first)
         columns = Columns(self, inner, at, body - first, start, threads)
         edges = (thread_in_row + e * width for e in range(self.edges)) if self.has_edges else ()
-        elements = [self.element(g, Int32(cutlass.select_(i < head, i, i + body)), i < count - body) for i in edges]
+        ends = [(Int32(cutlass.select_(i < head, i, i + body)), i < count - body) for i in edges]
+        elements = [self.element(g, *end, alone=True) for end in ends]
         vectors = self.vectors(columns, (head + first, body - first), policy, smem, self.staged)
         follow(self.columns_realigned)
         columns.prefetch(smem, width)

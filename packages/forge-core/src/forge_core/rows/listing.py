@@ -238,7 +238,8 @@ def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
         # Rows read by element are indexed by several dims.
         for held, reduced in (*short, (False, MANY_DIMS if align == "element" else 1)):
             longer = align != "element" and not held and not columns
-            more = max(1, binding.widest_vec // 4) if merged and longer else 2 if adds and longer else 1
+            twice = adds and (longer or (align == "element" and held))
+            more = max(1, binding.widest_vec // 4) if merged and longer else 2 if twice else 1
             overlap = not held and device.capability >= (9, 0)
             sizes = (COLUMN_THREADS, each * more, spare, MANY_DIMS, reduced, most)
             yield ColumnConfig(binding, align, *sizes, held, overlap)

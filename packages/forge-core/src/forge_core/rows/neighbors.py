@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forge_core.choice import Refusal
 from forge_core.device import Device
-from forge_core.rows.arguments import FEW_SINGLE_STEPS, Tiling, target_blocks, tiling
+from forge_core.rows.arguments import Tiling, target_blocks, tiling
 from forge_core.rows.binding import Binding
 from forge_core.rows.config import COLUMN_THREADS, LIMIT, MANY_DIMS, ColumnConfig, HeldConfig
 from forge_core.rows.listing import listed
@@ -12,6 +12,14 @@ from forge_core.rows.problem import Problem
 
 #: Vectors per thread whose loads hide each other.
 FEW_CHUNKS = 4
+#: Bytes up to which a block reads a narrow tile by element for so many steps, if its program only adds up, and by
+#: vectors for so many iterations where a cluster would share it.
+SMALL, FEW_STEPS, FEW_ITERATIONS = 2**24, 48, 3
+#: Elements up to which a row is read by element in other programs, and steps if 16-bit vectors are aligned.
+MANY_ELEMENTS, FEW_MERGED = 1024, 16
+#: Vectors of 16 bytes per tile, and tiles for each multiprocessor, from which a block per tile is faster than a cluster
+#: or parts.
+WIDE, MANY_TILES = 4, 1.5
 # Bytes from which sums of aligned elements are limited by DRAM, where vectors load up to 7 % faster.
 _STREAMED = 2**25
 
@@ -27,25 +35,40 @@ def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnC
     able = [config for config in able if config.transposes == problem.transposes]
     if problem.transposes:
         return _transposed(able, problem, device)
+    for single in listed(binding, device, ColumnConfig, "element") if one else ():
+        tiles = tiling(single, problem, device)
+        if single.held and not single.transposes and tiles.parts == 1 and _by_element(binding, problem, kind, tiles):
+            return _checked(single, problem, tiles)
     fits = [config for config in able if config.blocks == 1]
-    config = fits[-1]  # the first holds rows in one block
+    first, last = fits[0], fits[-1]  # the first has a block per tile
+    tiles = tiling(first, problem, device)
+    wide = tiles.rows >= WIDE * binding.widest_vec and tiles.tiles >= MANY_TILES * device.sm_count
+    wide &= not binding.operands.writes
+    config = first if wide or tiling(last, problem, device).parts == 1 else last
     tiles = tiling(config, problem, device)
-    # Few elements: a single launch that reads them one by one, in narrow tiles.
-    for single in listed(binding, device, ColumnConfig, "element") if kind in ("shifted", "skewed") and one else ():
-        narrow = tiling(single, problem, device)
-        few = problem.length <= FEW_SINGLE_STEPS * narrow.groups and narrow.tiles <= 4 * device.sm_count
-        if single.held and not single.transposes and narrow.parts == 1 and few:
-            config, fits, tiles = single, [single], narrow
-    if tiles.parts == 1:
-        config = fits[0]
-        tiles = tiling(config, problem, device)
     # A cluster instead of parts, or of a block per tile if the blocks of all clusters are resident.
-    for cluster in (c for c in able if c.blocks > 1):
+    short = problem.read_bytes <= SMALL and problem.length <= FEW_ITERATIONS * tiles.groups * config.chunks
+    for cluster in (c for c in able if c.blocks > 1 and not (wide or (config is first and short))):
         shared = tiling(cluster, problem, device)
-        few = config is fits[0] and shared.tiles * shared.parts < 2 * cluster.resident * device.sm_count
+        few = config is first and shared.tiles * shared.parts < 2 * cluster.resident * device.sm_count
         if shared.parts > 1 and (tiles.parts > 1 or few):
             config, tiles = cluster, shared
     return _checked(config, problem, tiles)
+
+
+def _by_element(binding: Binding, problem: Problem, kind: str, tiles: Tiling) -> bool:
+    """Whether a block reads a narrow tile faster by element, with one row a thread, than by vectors.
+
+    Vectors would take parts or reach across rows, and a thread would have as many rows to reduce one after the other.
+    """
+    program, steps = binding.program, -(-problem.length // tiles.groups)
+    if kind == "whole":
+        return program.merge == "max_sum" and binding.widest_vec > FEW_CHUNKS and steps <= FEW_MERGED
+    if kind == "element":
+        return False
+    if len(program.folds) > 1 or (program.folds and binding.operands.writes):
+        return problem.length <= MANY_ELEMENTS
+    return steps <= FEW_STEPS and problem.read_bytes <= SMALL
 
 
 def _transposed(able: list[ColumnConfig], problem: Problem, device: Device) -> ColumnConfig | Refusal:

@@ -24,6 +24,7 @@ from forge_core.cute.copy import (
     load_if,
     load_policy,
     load_vector,
+    neighbors,
     opaque,
     partition,
     registers,
@@ -143,12 +144,12 @@ class Pieces(RowConfig):
             pieces.append(self.piece(g, loads, index, inside[c], vec, **more))
         return pieces
 
-    def element(self, g: dict[str, cute.Tensor], i: Any, inside: Boolean) -> Piece:
-        """Loads one element of a row of each operand, if ``inside``."""
+    def element(self, g: dict[str, cute.Tensor], i: Any, inside: Boolean, *, alone: bool = False) -> Piece:
+        """Loads one element of a row of each operand, if ``inside``; ``alone``: at an end of a row, beside vectors."""
         loads = {}
         for name in (*self.binding.loaded, *self.binding.operands.columns):
             rX = self.filled(1, name, g)
-            load_if(g[name], i, rX, inside, load_policy())
+            load_if(neighbors(g[name], i, 1), rX, inside, load_policy(), alone=alone)
             loads[name] = rX.load
 
         def store(name: str, y: Any) -> None:

@@ -75,7 +75,7 @@ class Stream(StreamConfig, PartedKernel):
         edges = []
         if const_expr(self.has_edges):
             i = Int64(cutlass.select_(thread < head, Int64(thread), thread + body))
-            edges = [self.element(g, i, (thread < length - body) & (part == 0))]
+            edges = [self.element(g, i, (thread < length - body) & (part == 0), alone=True)]
 
         follow(self.overlap and pass_index > 0)
         for p in cutlass.range_constexpr(len(passes) if pass_index == ALL else min(pass_index + 1, len(passes))):

@@ -28,6 +28,7 @@ from forge_core.cute.copy import (
     load_if,
     load_policy,
     load_vector,
+    neighbors,
     partition,
     stage,
     stage_all,
@@ -124,7 +125,7 @@ class Successive:
         """Loads the scalars of an iteration's row, one iteration ahead."""
         g, inside = self.row(iteration)
         for name, rX in self.rScalars.items():
-            load_if(g[name], Int32(0), rX, inside, self.policy)
+            load_if(neighbors(g[name], Int32(0), 1), rX, inside, self.policy, alone=True)
 
     def scalars(self) -> dict[str, cute.Tensor]:
         """A copy of the scalars that were loaded last."""
@@ -234,7 +235,7 @@ class Successive:
             inside = self.begin(c) < count
             rX[None, c].fill(fill)
             if self.kernel.vec == 1:
-                load_if(row, self.begin(c), rX[None, c], inside, self.policy)
+                load_if(neighbors(row, self.begin(c), 1), rX[None, c], inside, self.policy)
             elif self.kernel.has_edges:
                 copy_bits((self._elements(row, c),), (rX[None, c],), self.own >> (c * self.kernel.vec), Boolean(True))
             else:

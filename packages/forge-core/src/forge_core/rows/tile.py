@@ -20,7 +20,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32
 from cutlass.memory import SmemAllocator
 
-from forge_core.cute.copy import copy_if, head_elements, load_if, neighbors
+from forge_core.cute.copy import copy_if, head_elements, load_if, neighbors, stepping
 from forge_core.cute.exchange import Places
 from forge_core.rows.values import Piece
 
@@ -129,15 +129,28 @@ class Tile:
         """For each place its element index, where the first has ``n``."""
         return self.walk(self.column, n)[1]
 
-    def at(self, i: Int32, end: Int32, places: tuple[Int32, Int32]) -> tuple[Int32, list[Any], Boolean, Boolean]:
+    def stop(self, end: Int32) -> Int32:
+        """``end``, or of rows read by element the step behind this thread's last: a row ends in the last step alone.
+
+        That saves instructions of each element.  Vectors are few, and another register would cost a resident block.
+        """
+        if self.kernel.align != "element":
+            return end
+        beyond = self.start + (end - 1) * self.groups >= self.length
+        return Int32(cutlass.select_(self.inside, end - Int32(beyond), 0))
+
+    def at(self, i: Int32, stop: Int32, places: tuple[Int32, Int32]) -> tuple[Int32, list[Any], Boolean, Boolean]:
         """At a step: the first place's element index; predicates: each place, all places, some but not all places.
 
         ``places`` is ``own`` or ``near``.
         """
         n, vec = self.start + i * self.groups, self.kernel.vec
-        inside = self.inside & (i < end)
-        if self.kernel.align != "shifted":
+        inside = i < stop
+        if self.kernel.align != "element":
+            inside = self.inside & inside
+        if self.kernel.align in ("whole", "skewed"):
             inside = inside & (n < self.length)
+        if self.kernel.align != "shifted":
             first, last = places
         else:
             first = cutlass.max(-n, 0) * self.width - self.column
@@ -165,14 +178,18 @@ def load_tile(
     columns = kernel.binding.operands.columns
     rX = {n: kernel.filled((vec, chunks), n, g) for n in kernel.binding.loaded}
     rW = {n: cute.make_rmem_tensor((chunks, vec), g[n].element_type) for n in columns}
+    stop = tile.stop(end)
+    apart = vec == 1 and kernel.reduced == 1  # several dims have no stride from one step to the next
+    gX = {n: stepping(g[n], tile.start + begin * tile.groups, vec, tile.groups, chunks) for n in rX if apart}
     rInside, index = (cute.make_rmem_tensor((chunks, vec), dtype) for dtype in (Boolean, Int32))
     for c in range(chunks):
-        n, ok, whole, some = tile.at(begin + c, end, tile.near)
+        n, ok, whole, some = tile.at(begin + c, stop, tile.near)
         elements = tile.elements(n)
         for name, rX_n in rX.items():
-            load_if(g[name], n, rX_n[None, c], whole, tile.policy)
+            each = gX[name][None, c] if apart else neighbors(g[name], n, vec)
+            load_if(each, rX_n[None, c], whole, tile.policy)
             if tile.ragged:
-                _copy_edge(neighbors(g[name], n, vec), rX_n[None, c], ok, some)
+                _copy_edge(each, rX_n[None, c], ok, some)
         for r in range(vec):
             rInside[c, r], index[c, r] = ok[r], elements[r]
             for name, rW_n in rW.items():
@@ -198,8 +215,9 @@ def store_tile(
             out = y.to(g[name].element_type)
             for c in range(chunks):
                 rY_n[r, c] = out[c]
+    stop = tile.stop(end)
     for c in range(chunks):
-        n, ok, whole, some = tile.at(begin + c, end, tile.own)
+        n, ok, whole, some = tile.at(begin + c, stop, tile.own)
         for name, rY_n in rY.items():
             gY = neighbors(g[name], n, vec)
             copy_if(rY_n[None, c], gY, whole)

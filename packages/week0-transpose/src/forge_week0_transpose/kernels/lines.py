@@ -73,7 +73,7 @@ class Lines(LinesConfig):
         # All loads are in flight, and all places found, before the first load is waited for.
         rX, policy = cute.make_rmem_tensor((self.vec, self.loads), gX.element_type), load_policy()
         for m, (place, _, inside) in enumerate(loads):
-            load_if(gX, place, rX[None, m], inside, policy)
+            load_if(neighbors(gX, place, self.vec), rX[None, m], inside, policy)
         self.move_ends(gX, sR, skip, step, load=True)
         for m, (_, at, inside) in enumerate(loads):
             self.put(rX[None, m], self.chunk(sR, at, step), inside)
