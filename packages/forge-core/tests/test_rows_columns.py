@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from forge_core.rows import Fold, Operands, RowProgram
 from forge_core.rows.operator import row_operator
+from forge_core.testing.expectations import compiled_for
 
 BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64
 
@@ -23,6 +25,15 @@ class Total(RowProgram):
 
     def results(self, totals, row):
         return totals
+
+
+@dataclass(frozen=True)
+class Centered(RowProgram):
+    operands = Operands(rows=("x",), writes=("y",))
+    folds = (Fold("sum", lambda v, row: v.x),)
+
+    def map(self, v, totals):
+        return (v.x - totals[0],)
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,10 @@ def total_reference(x, dim):
     return x.double().sum(dim).to(x.dtype)
 
 
+def centered_reference(x, dim):
+    return (x.double() - x.double().sum(dim, True)).to(x.dtype)
+
+
 def mixed_reference(x, z, weight, s, dim):
     a, b, w = x.double().movedim(dim, -1), z.double().movedim(dim, -1), weight.double()
     most = a.amax(-1, True)
@@ -63,6 +78,15 @@ def mixed_reference(x, z, weight, s, dim):
 )
 def column_total(x, dim=-1, *, variant="auto"):
     return x.new_empty([size for i, size in enumerate(x.shape) if i != dim % x.ndim])
+
+
+@row_operator(
+    "forge_test_rows::column_centered(Tensor x, int dim=-1, *, str variant='auto') -> Tensor",
+    program=Centered(),
+    reference=centered_reference,
+)
+def column_centered(x, dim=-1, *, variant="auto"):
+    return torch.empty_like(x)
 
 
 @row_operator(
@@ -158,3 +182,40 @@ def test_few_long_rows_side_by_side_are_no_work_for_a_block_each():
     crosswise = torch.empty(2**18, 16, device="meta").t(), torch.empty(2**18, 16, device="meta").t()
     weight, s = torch.empty(2**18, device="meta"), torch.empty(16, device="meta")
     assert column_mixed.explain(*crosswise, weight, s, 1, arch="sm_90a").variant == "column"
+
+
+@pytest.mark.parametrize("dtype", [BF16, torch.int8], ids=str)
+def test_small_elements_are_loaded_at_once(dtype):
+    """Nothing but the load is under its predicate: there are seven predicates, for which loads would wait."""
+    told = column_total.explain(torch.empty(22, 3001, dtype=dtype, device="meta"), 0, arch="sm_90a")
+    assert told.config.align == "element"
+    ptx = compiled_for(told.builder, told.config, "sm_90a").ptx
+    after = re.findall(r"ld\.global\S*\.b(?:8|16) [^\n]*\n\s*(\S+)", ptx)
+    assert len(after) == told.config.chunks
+    assert all(each.endswith(":") for each in after), after
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype", "align"),
+    [
+        # Vectors of unaligned rows would take several rows of a thread.
+        (column_total, (22, 3001), BF16, "element"),
+        (column_total, (700, 101), FP32, "element"),
+        (column_total, (4000, 10001), FP32, "skewed"),
+        (column_centered, (1000, 4099), BF16, "element"),
+        (column_centered, (1025, 4099), BF16, "skewed"),
+        # Aligned ones do not.
+        (column_total, (22, 3000), BF16, "whole"),
+        (column_centered, (1000, 4096), BF16, "whole"),
+    ],
+    ids=str,
+)
+def test_tiles_of_few_elements_are_read_by_element(op, shape, dtype, align):
+    assert op.explain(torch.empty(shape, dtype=dtype, device="meta"), 0, arch="sm_90a").config.align == align
+
+
+def test_wide_rows_have_a_block_per_tile():
+    """From 1.5 tiles for each multiprocessor on, a cluster or parts would only add an exchange."""
+    for width, blocks in ((40001, 1), (4001, 8)):
+        config = column_total.explain(torch.empty(1500, width, dtype=BF16, device="meta"), 0, arch="sm_90a").config
+        assert (config.held, config.blocks) == (True, blocks)
