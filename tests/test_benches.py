@@ -66,7 +66,7 @@ def test_the_gate_notices_what_is_wrong(operator):
 @each_operator
 def test_peers_that_need_a_gpu_are_left_out_without_one_by_name(operator):
     for peer in operator.peers:
-        if peer.name in ("compile", "cub", "quack", "liger", "autotune"):
+        if peer.name in ("compile", "autotune", "cub", "geam", "quack", "liger"):
             assert "a CUDA GPU" in peer.missing(CPU)
 
 

@@ -6,11 +6,13 @@ The cases and the targets stand in ``suites.yaml``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
-from forge_core.bench import CUDA_GPU, TRITON, Bench, Case, OperatorBench, Peer, compiled, one_pass
+from forge_core.bench import CUDA_GPU, CUPY, Bench, Case, OperatorBench, Peer, compiled_peers, one_pass
 from forge_week0_transpose import ops, ref
 from forge_week0_transpose.thresholds import THRESHOLDS
 
@@ -23,6 +25,32 @@ def _transposed(x: torch.Tensor) -> torch.Tensor:
 def _eager_transpose(case: Case) -> Callable[..., torch.Tensor]:
     # `.t()` where there are two dimensions is cheaper on the host.
     return (lambda x: x.t().clone(memory_format=torch.contiguous_format)) if len(case.shape) == 2 else _transposed
+
+
+def _permute_copy(case: Case) -> Callable[..., torch.Tensor]:
+    rank = len(case.shape)
+    return partial(torch.permute_copy, dims=[*range(rank - 2), rank - 1, rank - 2])
+
+
+def _geam(case: Case) -> Callable[..., torch.Tensor]:
+    """The sum of two transposed matrices by cuBLAS, which does not read the second, multiplied by zero."""
+    import cupy.cublas  # type: ignore[import-not-found]  # an optional peer
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        # CuPy runs on a stream of its own unless it is told which.
+        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+            a = cupy.from_dlpack(x)
+            y = cupy.empty(a.shape[::-1], a.dtype)
+            return from_dlpack(cupy.cublas.geam("T", "T", 1.0, a, 0.0, a, out=y))
+
+    return call
+
+
+def _geam_unable(case: Case) -> str:
+    wide = case.dtype in (torch.float32, torch.float64)
+    if wide and len(case.shape) == 2 and case.layout in ("contiguous", "offset"):
+        return ""
+    return f"takes contiguous matrices of fp32 and fp64, got {case.name}"  # CuPy copies others first
 
 
 BENCH = Bench(
@@ -45,8 +73,9 @@ BENCH = Bench(
             traffic=one_pass,
             peers=(
                 Peer("eager", _eager_transpose),
-                Peer("compile", compiled(_transposed), requires=(CUDA_GPU, TRITON)),
-                Peer("autotune", compiled(_transposed, "max-autotune-no-cudagraphs"), requires=(CUDA_GPU, TRITON)),
+                *compiled_peers(_transposed),
+                Peer("permute_copy", _permute_copy),
+                Peer("geam", _geam, requires=(CUDA_GPU, CUPY), unable=_geam_unable),
             ),
         ),
     ),

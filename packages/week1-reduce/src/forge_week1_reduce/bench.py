@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from forge_core.bench import CUDA_GPU, CUPY, TRITON, Bench, Case, OperatorBench, Peer, Traffic, compiled
+from forge_core.bench import CUDA_GPU, CUPY, Bench, Case, OperatorBench, Peer, Traffic, compiled_peers
 from forge_core.bench.gate import judged_by
 from forge_core.testing.tolerances import half_ulp, tree_bound
 from forge_week1_reduce import ops, ref
@@ -108,11 +108,10 @@ def _cub(dim: int) -> Callable[[Case], Callable[..., torch.Tensor]]:
 
 def _operator(name: str, dim: int, traffic: Callable[[Case], Traffic] = _traffic) -> OperatorBench:
     across = 0 if dim == -1 else 1
-    peer = partial(
-        Peer,
-        agree=judged_by(PEERS, dim, dim=across),
-        tolerance="four times the bound of a balanced fp32 tree, at most 0.03, plus one ulp of the output",
-    )
+    judged: dict[str, Any] = {
+        "agree": judged_by(PEERS, dim, dim=across),
+        "tolerance": "four times the bound of a balanced fp32 tree, at most 0.03, plus one ulp of the output",
+    }
     return OperatorBench(
         name=name,
         call=_call(dim),
@@ -121,14 +120,9 @@ def _operator(name: str, dim: int, traffic: Callable[[Case], Traffic] = _traffic
         reference=_reference(dim),
         traffic=traffic,
         peers=(
-            peer("eager", _eager(dim)),
-            peer("compile", compiled(partial(torch.sum, dim=dim)), requires=(CUDA_GPU, TRITON)),
-            peer(
-                "autotune",
-                compiled(partial(torch.sum, dim=dim), "max-autotune-no-cudagraphs"),
-                requires=(CUDA_GPU, TRITON),
-            ),
-            peer("cub", _cub(dim), requires=(CUDA_GPU, CUPY)),
+            Peer("eager", _eager(dim), **judged),
+            *compiled_peers(partial(torch.sum, dim=dim), **judged),
+            Peer("cub", _cub(dim), (CUDA_GPU, CUPY), **judged),
         ),
         agree=judged_by(OURS, dim, dim=across),
         tolerance="the bound of a balanced fp32 tree, at most 0.03, plus half an ulp of the output",

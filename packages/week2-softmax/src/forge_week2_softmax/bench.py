@@ -27,7 +27,7 @@ from forge_core.bench import (
     OperatorBench,
     Peer,
     Traffic,
-    compiled,
+    compiled_peers,
     one_pass,
 )
 from forge_core.bench.gate import judged_by
@@ -108,7 +108,7 @@ def _quack(case: Case, name: str = "softmax_fwd") -> Callable[..., torch.Tensor]
 
 
 def _quack_unable(case: Case, tensors: int = 1) -> str:
-    """What quack 0.6.5 cannot do: rows of whole vectors, at most 16 blocks of a cluster, 227 KB each on sm_90.
+    """What quack 0.6.5 can do: aligned rows of whole vectors, at most 16 blocks of a cluster, 227 KB each on sm_90.
 
     Each block takes as many whole rounds of its threads as cover the row together.  Where the last warp begins behind
     the row's end, its maximum is -inf, which is then subtracted from -inf, and the NaN enters the row's sum.
@@ -117,6 +117,8 @@ def _quack_unable(case: Case, tensors: int = 1) -> str:
     vector = 16 // size
     if count % vector:
         return f"Input N {count} is not divisible by vector size {vector}"
+    if len(case.shape) != 2 or case.layout != "contiguous":
+        return f"takes aligned, contiguous matrices, got {case.name}"
     if tensors * count * size > 16 * 227 * 1024:
         return f"N = {count} of {tensors * size} bytes is more than the shared memory of a cluster of 16 blocks"
     lengths = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128))
@@ -171,7 +173,7 @@ def _peers(
     unable = partial(_quack_unable, tensors=tensors)
     return (
         Peer("eager", lambda case: eager, **of_eager),
-        Peer("compile", compiled(eager), (CUDA_GPU, TRITON), **of_others),
+        *compiled_peers(eager, **of_others),
         Peer("quack", quack, (CUDA_GPU, QUACK), unable, **of_others),
         Peer("liger", liger, (CUDA_GPU, TRITON, LIGER), _liger_unable, **of_liger),
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from forge_core.bench import CUDA_GPU, LIGER, QUACK, TRITON, Bench, Case, OperatorBench, Peer, Traffic, compiled
+from forge_core.bench import CUDA_GPU, LIGER, QUACK, TRITON, Bench, Case, OperatorBench, Peer, Traffic, compiled_peers
 from forge_core.bench.gate import near
 from forge_core.bench.inputs import random_tensor
 from forge_core.testing.tolerances import half_ulp
@@ -88,41 +88,46 @@ def _with_sum(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> 
     return torch.nn.functional.rms_norm(total, weight.shape, weight, EPS), total
 
 
-def _first(written: Callable[..., Any], case: Case) -> Callable[..., torch.Tensor]:
-    """Compiles a function of several results and returns the first."""
-    call: Any = compiled(written)(case)
-    return lambda *inputs: call(*inputs)[0]
-
-
 def _quack(name: str, case: Case) -> Callable[..., torch.Tensor]:
     module: Any = importlib.import_module("quack.rmsnorm")
-    if name == "rms_norm_backward":
-        return lambda dy, x, rstd, weight: module.rmsnorm_bwd(x, weight, dy, rstd)[0]
-    if name == "rms_norm_residual":
-        return lambda x, r, weight: module.rmsnorm_fwd(x, weight, residual=r, eps=EPS)[0]
-    return lambda x, weight: module.rmsnorm_fwd(x, weight, eps=EPS)[0]
+    calls: dict[str, Callable[..., Any]] = {
+        "rms_norm": lambda x, w: module.rmsnorm_fwd(x, w, eps=EPS),
+        "rms_norm_residual": lambda x, r, w: module.rmsnorm_fwd(x, w, residual=r, eps=EPS),
+        "rms_norm_backward": lambda dy, x, rstd, w: module.rmsnorm_bwd(x, w, dy, rstd),
+        "layer_norm": lambda x, w: (module.layernorm_fwd(x, w, w, EPS),),
+        "layer_norm_backward": lambda dy, x, mean, rstd, w: module.layernorm_bwd(x, w, dy, rstd, mean),
+    }
+    return lambda *inputs: calls[name](*inputs)[0]
 
 
 def _quack_unable(name: str, case: Case) -> str:
-    """Rows of whole vectors of 16 bytes; at most 128k elements of fp32 in its gradient."""
+    """Aligned rows of whole vectors of 16 bytes; at most 128k elements of fp32 in gradients; layer_norm by fp32."""
     count, size = case.shape[-1], case.dtype.itemsize
-    if count * size % 16:
-        return f"N = {count} is not a multiple of {16 // size}"
-    if name == "rms_norm_backward" and count * size > 2**19:
+    if count * size % 16 or len(case.shape) != 2 or case.layout != "contiguous":
+        return f"takes contiguous matrices whose rows begin at multiples of 16 bytes, got {case.name}"
+    if name.endswith("_backward") and count * size > 2**19:
         return f"N = {count} of {size} bytes is more than its gradient takes"
-    return ""
+    return "its weight is fp32" if name == "layer_norm" and case.dtype != torch.float32 else ""
 
 
 def _liger(name: str, case: Case) -> Callable[..., torch.Tensor]:
-    module: Any = importlib.import_module("liger_kernel.ops.rms_norm")
-    settings: Any = importlib.import_module("liger_kernel.ops.utils").calculate_settings(case.shape[-1])
-    if name == "rms_norm_backward":
-        more = {"in_place": False, "row_mode": None}
-        return lambda dy, x, rstd, w: module.rms_norm_backward(dy, x, w, rstd, 0.0, 1, *settings, **more)[0]
-    return lambda x, weight: module.rms_norm_forward(x, weight, EPS, 0.0, "gemma", None)[0]
+    source = name.removesuffix("_backward").replace("rms_norm_residual", "fused_add_rms_norm")
+    module: Any = importlib.import_module(f"liger_kernel.ops.{source}")
+    block: Any = importlib.import_module("liger_kernel.ops.utils").calculate_settings(case.shape[-1])
+    more = {"in_place": False, "row_mode": None}
+    calls: dict[str, Callable[..., Any]] = {
+        "rms_norm": lambda x, w: module.rms_norm_forward(x, w, EPS, 0.0, "gemma", None),
+        "rms_norm_residual": lambda x, r, w: module.fused_add_rms_norm_forward(x, r, w, EPS, 0.0, "gemma"),
+        "rms_norm_backward": lambda dy, x, s, w: module.rms_norm_backward(dy, x, w, s, 0.0, 1, *block, **more),
+        "layer_norm": lambda x, w: module.layer_norm_forward(x, w, w, EPS),
+        "layer_norm_backward": lambda dy, x, mean, rstd, w: module.layer_norm_backward(dy, x, w, w, mean, rstd),
+    }
+    return lambda *inputs: calls[name](*inputs)[0]
 
 
 def _liger_unable(case: Case) -> str:
+    if case.layout == "permuted":
+        return "takes rows whose elements are neighbors in memory"
     return f"n = {case.shape[-1]} exceeds the recommended Triton blocksize = 65536" if case.shape[-1] > 65536 else ""
 
 
@@ -131,14 +136,10 @@ def _declared(
 ) -> OperatorBench:
     """An operator with its peers; ``several``: what torch.compile is given where there are other results too."""
     held: dict[str, Any] = {"agree": _agree(subject, peer=True), "tolerance": f"{TOLERANCE}, twice rounded"}
-    peers = [
-        Peer("eager", lambda case: eager, **held),
-        Peer("compile", compiled(eager) if several is None else partial(_first, several), (CUDA_GPU, TRITON), **held),
-    ]
-    if name.startswith("rms_norm"):
+    peers = [Peer("eager", lambda case: eager, **held), *compiled_peers(several or eager, first=bool(several), **held)]
+    if not name.endswith("_grad"):  # whose peers record what a backward pass needs
         peers.append(Peer("quack", partial(_quack, name), (CUDA_GPU, QUACK), partial(_quack_unable, name), **held))
-        if name != "rms_norm_residual":
-            peers.append(Peer("liger", partial(_liger, name), (CUDA_GPU, TRITON, LIGER), _liger_unable, **held))
+        peers.append(Peer("liger", partial(_liger, name), (CUDA_GPU, TRITON, LIGER), _liger_unable, **held))
     judged: dict[str, Any] = {"agree": _agree(subject), "tolerance": TOLERANCE}
     return OperatorBench(name=name, variants=operator.variants, peers=tuple(peers), **judged, **more)
 

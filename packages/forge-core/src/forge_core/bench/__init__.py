@@ -127,16 +127,22 @@ class Peer:
         return [requirement.name for requirement in self.requires if not requirement.met(device)]
 
 
-def compiled(
-    function: Callable[..., torch.Tensor], mode: str | None = None
-) -> Callable[[Case], Callable[..., torch.Tensor]]:
-    """A peer's `make` for torch.compile: compiled anew for each case, for its exact shape."""
+def compiled_peers(function: Callable[..., Any], *, first: bool = False, **judged: Any) -> tuple[Peer, ...]:
+    """The peers ``compile`` and ``autotune``: torch.compile, anew for each case, for its exact shape.
 
-    def make(case: Case) -> Callable[..., torch.Tensor]:
+    Args:
+        function: plain PyTorch.
+        first: whether the first of its results is what is compared.
+        **judged: ``agree`` and ``tolerance``.
+    """
+
+    def make(mode: str | None, case: Case) -> Callable[..., torch.Tensor]:
         torch._dynamo.reset()  # otherwise a function's second shape is compiled for dynamic shapes, which is slower
-        return torch.compile(function, dynamic=False, mode=mode)
+        call: Any = torch.compile(function, dynamic=False, mode=mode)
+        return (lambda *inputs: call(*inputs)[0]) if first else call
 
-    return make
+    modes = {"compile": None, "autotune": "max-autotune-no-cudagraphs"}
+    return tuple(Peer(name, partial(make, mode), (CUDA_GPU, TRITON), **judged) for name, mode in modes.items())
 
 
 def one_random_tensor(case: Case, device: torch.device, generator: torch.Generator) -> Inputs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from forge_core.bench import CUDA_GPU, TRITON, Bench, OperatorBench, Peer, compiled, one_pass
+from forge_core.bench import Bench, OperatorBench, Peer, compiled_peers, one_pass
 from forge_core.bench.gate import judged_by
 from forge_sample_kernel import ref
 from forge_sample_kernel.ops import sample_scale
@@ -19,10 +19,7 @@ BENCH = Bench(
             sample_scale,
             reference=lambda x: ref.sample_scale(x.double()).to(x.dtype),
             traffic=one_pass,
-            peers=(
-                Peer("eager", lambda case: ref.sample_scale),
-                Peer("compile", compiled(ref.sample_scale), requires=(CUDA_GPU, TRITON)),
-            ),
+            peers=(Peer("eager", lambda case: ref.sample_scale), *compiled_peers(ref.sample_scale)),
             agree=judged_by(PROOFS.subjects[0], 2.0),
             tolerance="the derived bound plus half an ulp of the output, element by element, against float64",
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from forge_core.bench import CUDA_GPU, TRITON, Bench, OperatorBench, Peer, compiled, one_pass
+from forge_core.bench import Bench, OperatorBench, Peer, compiled_peers, one_pass
 from forge_core.bench.gate import judged_by
 from forge_sample_rows import ref
 from forge_sample_rows.ops import sample_norm
@@ -19,10 +19,7 @@ BENCH = Bench(
             sample_norm,
             reference=lambda x: ref.sample_norm(x.double()).to(x.dtype),
             traffic=one_pass,
-            peers=(
-                Peer("eager", lambda case: ref.sample_norm),
-                Peer("compile", compiled(ref.sample_norm), requires=(CUDA_GPU, TRITON)),
-            ),
+            peers=(Peer("eager", lambda case: ref.sample_norm), *compiled_peers(ref.sample_norm)),
             agree=judged_by(PROOFS.subjects[0], -1),
             tolerance="the derived bound plus half an ulp of the output, element by element, against float64",
         ),
