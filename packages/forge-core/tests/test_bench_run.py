@@ -494,7 +494,8 @@ def test_an_interrupt_keeps_what_was_measured(invoke, shape, act):
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
-def test_a_termination_comes_once_and_not_after_an_interrupt():
+def test_a_termination_comes_once_and_not_after_an_interrupt(monkeypatch):
+    monkeypatch.setattr(runner, "AT_ONCE", 0.0)
     for first in (signal.SIGTERM, signal.SIGINT):
         with runner.Interrupts():
             with pytest.raises(KeyboardInterrupt):
@@ -502,6 +503,13 @@ def test_a_termination_comes_once_and_not_after_an_interrupt():
             signal.raise_signal(signal.SIGTERM)  # while the record is written
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)  # somebody who does not want to wait for it
+
+
+def test_timeout_s_two_signals_are_one():
+    with runner.Interrupts():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_a_termination_while_the_record_is_made_does_not_lose_it(invoke, monkeypatch):

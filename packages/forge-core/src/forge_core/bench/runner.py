@@ -30,6 +30,9 @@ from forge_core.timing.timers import TIMERS
 
 __all__ = ["Interrupts", "Options", "default_policy", "run_all"]
 
+#: Seconds within which several signals are one.
+AT_ONCE = 0.5
+
 
 def default_policy(device: torch.device) -> Policy:
     """How many samples, by default."""
@@ -41,13 +44,14 @@ def default_policy(device: torch.device) -> Policy:
 class Interrupts:
     """A context in which SIGTERM, which `timeout` and schedulers send, raises KeyboardInterrupt as Ctrl-C does.
 
-    It does so once, and neither after a Ctrl-C nor after :meth:`measured`, when the record is made and written.
+    It does so once, and neither after a Ctrl-C nor after :meth:`measured`, when the record is made and written.  Of
+    signals within ``AT_ONCE`` seconds the first counts: `timeout -s INT` sends one to the process, one to its group.
     `limit` is the number of seconds after which :meth:`check` raises it, too.
     """
 
     def __init__(self, limit: float = math.inf) -> None:
         self._ends = time.monotonic() + limit
-        self._asked = self._ignoring = False
+        self._asked, self._ignoring = -math.inf, False
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._take) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -58,13 +62,14 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT or not self._ignoring:
-            self._asked = self._ignoring = True
+        now = time.monotonic()
+        if now - self._asked >= AT_ONCE and (number == signal.SIGINT or not self._ignoring):
+            self._asked, self._ignoring = now, True
             raise KeyboardInterrupt
 
     def check(self) -> None:
         """Raises KeyboardInterrupt between cases: Python drops one that is raised while a finalizer runs."""
-        if self._asked or time.monotonic() >= self._ends:
+        if self._asked > -math.inf or time.monotonic() >= self._ends:
             raise KeyboardInterrupt
 
     def measured(self) -> None:
