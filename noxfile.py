@@ -29,7 +29,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 # What `nox -s build` made is looked at by these tests alone; see testpaths in pyproject.toml.
 RELEASE_TESTS = "tests/release"
 # Folders of programs that are started by path; each is a place of its own to import from.
-TOOLS = ("tools/profiling", "tools/remote", "tools/site")
+TOOLS = ("tools/bench", "tools/profiling", "tools/remote", "tools/site")
 # The templates of `nox -s new`, each a package under sample names.
 TEMPLATES = "packages/forge-core/src/forge_core/scaffold/template"
 # The benchmarks' command, and those of its exit statuses that mean more than "failed" (forge_core.cli).
