@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from forge_core.bench import Peer, plan, sweep
+from forge_core.bench import Peer, plan, runner, sweep
 from forge_core.bench.records import load
 from forge_core.cli import BAD_USAGE, REGRESSION
 from forge_core.errors import BenchmarkError
@@ -38,7 +38,8 @@ def test_peers_that_autotune_are_beside_the_first_cases_alone():
     assert isinstance(planned[0], plan.PlannedCase)
 
 
-def test_a_sweep_that_was_ended_is_continued_by_the_same_command(forge, tmp_path):
+def test_a_sweep_that_was_ended_is_continued_by_the_same_command(forge, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "SLOW", 0.0)
     path = tmp_path / "sweep.json"
     command = ("bench", "sweep", "softmax", "--cases", "4", "--seed", "3", *SMALL, "--json", path)
     ended = forge(*command, "--limit", "0")
@@ -73,6 +74,27 @@ def test_a_sweep_that_was_ended_is_continued_by_the_same_command(forge, tmp_path
 
     with pytest.raises(BenchmarkError, match="expected the same seed, 4, got 3"):
         sweep.continued(msgspec.structs.replace(whole, seed=4), whole)
+
+
+def test_slow_cases_are_measured_once_more_with_more_samples(forge, tmp_path, monkeypatch):
+    policies, run_all = [], runner.run_all
+
+    def observed(run, options, **more):
+        policies.append((options.policy.max_iterations, [planned.case.name for planned in run.cases]))
+        return run_all(run, options, **more)
+
+    monkeypatch.setattr(runner, "run_all", observed)
+    monkeypatch.setattr(sweep, "SLOW", 1000.0)
+    path = tmp_path / "sweep.json"
+    command = ("bench", "sweep", "softmax", "--cases", "3", "--seed", "3", *SMALL, "--json", path)
+    assert forge(*command).exit_code == 0
+    (most, names), (more, slow) = policies
+    assert (more, slow) == (sweep.TIMES * most, names)
+    record = load(path)
+    assert [case.name for case in record.cases] == names
+    assert all("Measured again, with 5 times the samples." in case.notes for case in record.cases)
+    assert forge(*command).exit_code == 0  # not a third time
+    assert len(policies) == 2
 
 
 @pytest.mark.parametrize(

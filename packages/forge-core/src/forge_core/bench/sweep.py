@@ -1,8 +1,9 @@
 """Sweeps: an operator on random problems, beside all of its peers.
 
 A seed draws the cases: bytes log-uniform, then rows and columns, a batch, the dtype and the layout.  Each is measured
-as any case of a suite.  What a sweep reports are ratios to the fastest peer of each case and to the ceiling: by class
-of problem their geometric mean and 5th percentile, and the slowest cases with the variant that ran and why.
+as any case of a suite, slow ones once more with more samples.  What a sweep reports are ratios to the fastest peer of
+each case and to the ceiling: by class of problem their geometric mean and 5th percentile, and the slowest cases with
+the variant that ran and why.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import geometric_mean
 
 import msgspec
@@ -23,11 +25,15 @@ from forge_core.bench.report import Table
 from forge_core.bench.schema import AUTO, OURS
 from forge_core.errors import BenchmarkError
 from forge_core.timing import quantile
+from forge_core.timing.interleave import Policy
 
 #: Cases that are measured beside peers that autotune, which takes minutes a case.
 AUTOTUNED = 40
 #: Cases that are shown for their low ratios.
 WORST = 10
+#: Speedup over the fastest peer below which a case is measured once more, and times as many samples.
+SLOW, TIMES = 0.90, 5
+_AGAIN = f"Measured again, with {TIMES} times the samples."
 #: How often each of LAYOUTS is drawn.
 _WEIGHTS = (14, 2, 2, 2)
 _LEAST_BYTES = 1024
@@ -80,8 +86,30 @@ def plan(bench: Bench, operator: OperatorBench, cases: Sequence[Case]) -> Run:
     return Run(f"{SWEEP}{operator.name}", tuple(planned), cpu=True, packages=(bench.package,))
 
 
+def rest(run: Run, record: Record | None) -> Run:
+    """What a record does not have yet."""
+    done = {case.name for case in record.cases} if record is not None else set()
+    return replace(run, cases=tuple(planned for planned in run.cases if planned.case.name not in done))
+
+
+def slow(run: Run, record: Record) -> Run:
+    """The cases below ``SLOW`` that were not measured again."""
+    names = {case.name for ratio, _, case in _compared(record) if ratio < SLOW and _AGAIN not in case.notes}
+    return replace(run, cases=tuple(planned for planned in run.cases if planned.case.name in names))
+
+
+def longer(policy: Policy) -> Policy:
+    """The policy by which slow cases are measured again."""
+    least, most = TIMES * policy.min_iterations, TIMES * policy.max_iterations
+    return replace(policy, min_iterations=least, max_iterations=most, budget_ms=TIMES * policy.budget_ms)
+
+
 def continued(before: Record, after: Record) -> Record:
-    """An interrupted sweep and the rest of it, as one record; BenchmarkError for another sweep, sources or machine."""
+    """A sweep and what was measured since, the rest or slow cases again, as one record.
+
+    Raises:
+        BenchmarkError: another sweep, other sources or another machine.
+    """
     for what, old, new in (
         ("suite", before.suite, after.suite),
         ("seed", before.seed, after.seed),
@@ -90,9 +118,13 @@ def continued(before: Record, after: Record) -> Record:
     ):
         if old != new:
             raise BenchmarkError(f"cannot continue the sweep: expected the same {what}, {old!r}, got {new!r}")
+    cases = {case.name: case for case in before.cases}
+    for case in after.cases:
+        again = [_AGAIN] if case.name in cases else []
+        cases[case.name] = msgspec.structs.replace(case, notes=[*case.notes, *again])
     return msgspec.structs.replace(
         after,
-        cases=[*before.cases, *after.cases],
+        cases=[*cases.values()],
         seconds=round(before.seconds + after.seconds, 1),
         notes=list(dict.fromkeys([*before.notes, *after.notes])),
     )
@@ -116,6 +148,7 @@ def tables(record: Record) -> list[Table]:
             "Of the best peer": f"{geometric_mean(of_peer):.3f}",
             "5th percentile": f"{quantile(of_peer, 0.05):.3f}",
             "Below 0.97": str(sum(ratio < 0.97 for ratio in of_peer)),
+            f"Below {SLOW:.2f}": str(sum(ratio < SLOW for ratio in of_peer)),
             "Least": f"{min(of_peer):.3f}",
             "Of the copy": f"{geometric_mean(of_copy):.3f}" if of_copy else "",
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -165,21 +166,26 @@ def sweep_command(
         cases = sweep.draw(operator, seed, count, kinds, most_bytes)
     except ValueError as error:
         raise planning.UsageError(str(error)) from None
-    run = sweep.plan(benches[name], operator, cases)
-    before = load(path) if path is not None and path.exists() else None
-    done = {case.name for case in before.cases} if before is not None else set()
-    run = replace(run, cases=tuple(planned for planned in run.cases if planned.case.name not in done))
-    record = before
-    if record is None or run.cases:
-        (device, *_) = planning.devices_of(device_text, None, run)
-        backend = "kernel" if device.type == "cuda" else "ref"
-        options = runner.Options(device, backend, runner.default_policy(device), seed=seed)
-        with runner.Interrupts(60 * limit) as interrupts:
-            with progress(len(run.cases)) as on_case:
-                record = runner.run_all(run, options, on_case=on_case, stop=interrupts)
-            record = record if before is None else sweep.continued(before, record)
+    run, ends = sweep.plan(benches[name], operator, cases), time.monotonic() + 60 * limit
+    (device, *_) = planning.devices_of(device_text, None, run)
+    options = runner.Options(
+        device, "kernel" if device.type == "cuda" else "ref", runner.default_policy(device), seed=seed
+    )
+
+    def extended(record: Record | None, left: planning.Run, options: runner.Options) -> Record:
+        with runner.Interrupts(ends - time.monotonic()) as interrupts:
+            with progress(len(left.cases)) as on_case:
+                found = runner.run_all(left, options, on_case=on_case, stop=interrupts)
+            found = found if record is None else sweep.continued(record, found)
             if path is not None:
-                write_atomically(path, record.dumps())
+                write_atomically(path, found.dumps())
+        return found
+
+    before = load(path) if path is not None and path.exists() else None
+    left = sweep.rest(run, before)
+    record = extended(before, left, options) if before is None or left.cases else before
+    if not sweep.rest(run, record).cases and (slow := sweep.slow(run, record)).cases:
+        record = extended(record, slow, replace(options, policy=sweep.longer(options.policy)))
     console = records.console()
     for table in sweep.tables(record):
         console.print(table.rich())
