@@ -23,7 +23,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ncu_extract import diagnoses
+from ncu_extract import diagnoses, manifest_beside
 
 from forge_core.bench.plan import discover
 from forge_core.bench.report import Table
@@ -149,13 +149,12 @@ def main() -> None:
     if (options.profile is None) != (options.name is None):
         parser.error("expected a profile and the record's name, or neither")
     if options.profile is not None:
-        manifest = options.profile.with_suffix(".manifest.json").read_text(encoding="utf-8")
+        manifest = json.loads(read_unpacked(manifest_beside(options.profile)))
         files = {
             ".csv.xz": prune(options.profile),
-            ".manifest.json.xz": _packed(json.loads(manifest)),
-            ".kernels.json": _packed(kernels_of(json.loads(manifest), arch=options.arch)),
+            ".manifest.json.xz": _packed(manifest),
+            ".kernels.json": _packed(kernels_of(manifest, arch=options.arch)),
         }
-        options.into.mkdir(parents=True, exist_ok=True)
         for ending, text in files.items():
             write_atomically(options.into / f"{options.name}{ending}", text)
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -28,6 +28,7 @@ from forge_core.bench import pages, plan
 from forge_core.bench.html import write_report
 from forge_core.bench.pages import Source, in_order
 from forge_core.commands.records import with_notes
+from forge_core.files import write_atomically
 from forge_core.proofs.declare import discover
 from forge_core.testing.subject import Subject
 
@@ -59,23 +60,24 @@ def main(out: Path) -> int:
     source, site = out / "_sources_of_the_site", out / "site"
     _mirror(source)
     for step in sorted((ROOT / "docs" / "intro").glob("[0-9]*.py")):
-        _write(source / "docs" / "intro" / f"{step.stem}.md", _step(step, out / "notebooks"))
+        write_atomically(source / "docs" / "intro" / f"{step.stem}.md", _step(step, out / "notebooks"))
     records, report = source / "_extra" / "docs" / "records", source / "_extra" / REPORT
     shutil.copytree(source / "docs" / "records", records)
     shown = in_order(with_notes(pages.newest(pages.gather([records])), ROOT))
     write_report(shown, report, {name: f"../../operators/{subject}.html" for name, subject in _measured().items()})
     for operator, text in operators(shown, report):
-        _write(source / "operators" / f"{operator}.md", text)
+        write_atomically(source / "operators" / f"{operator}.md", text)
     for name in MODULES:
-        _write(source / "api" / f"{name}.md", f"# forge_core.{name}\n\n{_rst(f'.. automodule:: forge_core.{name}')}")
+        members = _rst(f".. automodule:: forge_core.{name}")
+        write_atomically(source / "api" / f"{name}.md", f"# forge_core.{name}\n\n{members}")
     link = f'<p><a href="{REPORT}/index.html">The report</a> has plots and tables of all recorded runs.</p>\n'
     options = ":glob:\n:maxdepth: 1\n:hidden:\n"
     parts = [
         f"```{{toctree}}\n:caption: {caption}\n{options}\n" + "\n".join(patterns) + "\n```\n"
         for caption, patterns in CONTENTS.items()
     ]
-    _write(source / "README.md", "\n".join([_linked(ROOT / "README.md"), link, *parts]))
-    _write(source / "_extra" / "index.html", '<meta http-equiv="refresh" content="0; url=README.html">')
+    write_atomically(source / "README.md", "\n".join([_linked(ROOT / "README.md"), link, *parts]))
+    write_atomically(source / "_extra" / "index.html", '<meta http-equiv="refresh" content="0; url=README.html">')
     shutil.copy(Path(__file__).with_name("conf.py"), source)
     status = build_main(["-q", "-W", "--keep-going", "-b", "html", str(source), str(site)])
     lost = sorted(set(broken_links(site)))
@@ -94,7 +96,7 @@ def _mirror(source: Path) -> None:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, source / name)
             if path.suffix == ".md":
-                _write(source / name, _linked(path))
+                write_atomically(source / name, _linked(path))
 
 
 def _linked(page: Path) -> str:
@@ -190,11 +192,6 @@ def _plots(suite: str, name: str, report: Path) -> str:
 
 def _rst(text: str) -> str:
     return f"```{{eval-rst}}\n{text}\n```\n"
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
 
 
 class _Links(HTMLParser):
