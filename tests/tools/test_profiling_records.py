@@ -21,16 +21,13 @@ from forge_core.files import read_unpacked
 from forge_core.profiling.diagnosis import Needed, diagnose, limited_by
 from forge_core.profiling.layouts import coalescing, conflicts
 from forge_core.profiling.ncu import ProfileError, read_profile
-from forge_core.profiling.occupancy import occupancy
+from forge_core.profiling.occupancy import LEAST_REGISTERS, occupancy
 from forge_week0_transpose.configs import NaiveConfig, RowsConfig, TiledConfig, VectorizedConfig
 
 TOOLS = ("profiling", "ncu_extract", "record", "run")
 FOLDER = Path(__file__).parents[2] / "docs" / "records" / "h200" / "profiling"
 NAMES = ("planted", "week0", "week1", "week2")
 WEEKS = NAMES[1:]
-
-#: A thread is given at least so many registers, and ncu reports what it was given.
-LEAST_REGISTERS = 16
 
 
 def record(name):
@@ -51,7 +48,7 @@ def record(name):
 def agrees(profile, *, registers, static, dynamic, grid, block):
     """Asserts that what was worked out without a GPU is what ncu saw."""
     threads = block[0] * block[1] * block[2]
-    assert profile.get("registers") == max(registers, LEAST_REGISTERS)
+    assert profile.get("registers") == max(registers, LEAST_REGISTERS), "ncu reports what a thread was given"
     assert profile.get("smem_static") == static
     # None where the launch does not say: then it is what the kernel allocates, which only the compiler knows.
     assert dynamic is None or profile.get("smem_dynamic") == dynamic
@@ -258,20 +255,11 @@ def test_the_recorded_text_is_what_the_extraction_says_today(tools, capsys):
 
 
 def test_one_kernel_as_json(tools, capsys):
-    assert extracted(tools, [str(FOLDER / "planted.csv.xz"), "--json", "--kernel", "reread_0"]) == 0
+    words = [str(FOLDER / "planted.csv.xz"), "--json", "--kernel", "reread_0"]
+    assert extracted(tools, words) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert found["findings"] == ["re-read"] and found["needed"] == {"read": 2**28, "written": 2**28}
-    words = [
-        str(FOLDER / "planted.csv.xz"),
-        "--json",
-        "--kernel",
-        "reread_0",
-        "--read",
-        str(2**29),
-        "--written",
-        str(2**28),
-    ]
-    assert extracted(tools, words) == 0
+    assert extracted(tools, [*words, "--read", str(2**29), "--written", str(2**28)]) == 0
     assert json.loads(capsys.readouterr().out)[0]["findings"] == [], "told that it may read twice"
 
 

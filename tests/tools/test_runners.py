@@ -154,13 +154,8 @@ def test_nsys_captures_the_range(tools, stand_in, tmp_path):
     assert profile[profile.index("--capture-range") + 1] == "cudaProfilerApi"
     assert json.loads(profile[-1])["calls"] == 20
     assert stats[0] == "stats"
-    assert (
-        start(tools, tmp_path, "nsys", "--", "python", "x.py"),
-        "--capture-range" in calls(stand_in)[2]["argv"],
-    ) == (
-        0,
-        False,
-    )
+    assert start(tools, tmp_path, "nsys", "--", "python", "x.py") == 0
+    assert "--capture-range" not in calls(stand_in)[2]["argv"]
 
 
 def test_the_sanitizer_runs_each_tool_and_sums_up(tools, stand_in, tmp_path, capfd):
@@ -207,15 +202,6 @@ def test_a_missing_tool_is_named_with_what_to_do(tools, tmp_path, monkeypatch, c
     assert start(tools, tmp_path, tool, "week0") == 2
     said = capfd.readouterr().err
     assert f"{executable} was not found on the PATH" in said and "developer.nvidia.com" in said
-
-
-def test_a_tool_is_found_under_cuda_home(tools, stand_in, tmp_path, monkeypatch):
-    home = tmp_path / "cuda"
-    (home / "bin").mkdir(parents=True)
-    (home / "bin" / "ncu").symlink_to(stand_in / "ncu")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CUDA_HOME", str(home))
-    assert tools.runners.program("ncu") == str(home / "bin" / "ncu")
 
 
 def test_bad_usage(tools, capsys):
