@@ -338,14 +338,12 @@ def test_what_cannot_be_inspected_says_why(run):
 
 def test_what_an_operator_does_not_take_is_bad_usage(run):
     for words, said in (
-        (("inspect", "nothing", *SMALL[2:]), "expected one of copy, transpose"),
         ((*SMALL, "--arg", "colour=1"), "expected the arguments of forge_week0::transpose"),
         ((*SMALL[:-1], "float99"), "such as 4096x4096 and bfloat16"),
         ((*SMALL, "--layout", "diagonal"), "expected one of contiguous"),
         (("inspect", "reduce_sum", *SMALL[2:], "--arg", "dim=("), "expected a Python literal"),
         (("inspect", "logsumexp", *SMALL[2:]), "missing required argument: 'dim'"),
         ((*SMALL, "--variant", "narrow"), "'narrow'"),
-        ((*SMALL, "--arch", "sm_99"), "sm_99 is not known to Forge; known architectures: sm_80"),
         ((*SMALL, "--ptx", "--json"), "name one of them"),
         ((*SMALL, "--arg", "dim"), "expected NAME=VALUE"),
     ):
@@ -387,15 +385,12 @@ def test_an_operator_of_several_dimensions_takes_its_arguments_by_name(run):
 def test_layouts_of_the_input_are_those_of_the_benchmarks():
     from forge_core.bench.inputs import LAYOUTS, random_tensor
 
-    def tensor(shape, layout, device):
-        device = torch.device(device)
-        return random_tensor(shape, torch.float32, device=device, generator=torch.Generator(), layout=layout)
+    def tensor(layout, device):
+        return random_tensor((6, 10), torch.float32, device=device, generator=torch.Generator(), layout=layout)
 
     for layout in LAYOUTS:
-        real, meta = (tensor((6, 10), layout, device) for device in ("cpu", "meta"))
+        real, meta = (tensor(layout, torch.device(device)) for device in ("cpu", "meta"))
         assert (meta.shape, meta.stride(), meta.storage_offset()) == (real.shape, real.stride(), real.storage_offset())
-    with pytest.raises(ValueError, match="permuted"):
-        tensor((6,), "permuted", "meta")
 
 
 LINES = """
