@@ -11,7 +11,7 @@ import pytest
 
 from forge_core.bench.environment import _digest, read_environment
 from forge_core.bench.pages import Source, fill
-from forge_core.bench.records import CaseRecord, ContenderRecord, ImportRecord, Record, Run, Verdict, load
+from forge_core.bench.records import CaseRecord, ContenderRecord, ImportRecord, Record, Run, Verdict, figures, load
 from forge_core.bench.report import markdown
 from forge_core.errors import BenchmarkError
 
@@ -19,17 +19,11 @@ RECORD = max((Path(__file__).parents[3] / "docs" / "records" / "h200").glob("wee
 
 
 def contender(name, kind, median_ms, of_ceiling, of_best_peer, variant=""):
-    run = Run(median_ms, median_ms, median_ms, 30, of_ceiling, of_best_peer, "1980 MHz to 1980 MHz")
+    run = Run(median_ms, median_ms * 0.99, median_ms * 1.01, 30, of_ceiling, of_best_peer, "1980 MHz to 1980 MHz")
     return ContenderRecord(
         name=name,
         kind=kind,
-        median_ms=median_ms,
-        p20_ms=median_ms * 0.99,
-        p80_ms=median_ms * 1.01,
-        spread=0.02,
-        gbs=round(134.217728 / median_ms, 1),
-        of_ceiling=of_ceiling,
-        of_best_peer=of_best_peer,
+        **figures([run], 2 * 4096 * 4096 * 4),
         runs=[run],
         samples_ms=[median_ms, 0.0333],
         variant=variant,

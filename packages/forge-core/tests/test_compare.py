@@ -11,7 +11,7 @@ import pytest
 
 from forge_core.bench import processes
 from forge_core.bench.compare import commit_message, compare, comparison_markdown, percent, time_text
-from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Run, load, pool, union
+from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Run, figures, load, pool, union
 from forge_core.errors import BenchmarkError
 
 SHAPES = (1024, 2048, 4096)
@@ -24,17 +24,12 @@ H200 = msgspec.structs.replace(
 def contender(rng, name, kind, milliseconds, noise, runs, variant=""):
     taken = [[milliseconds * rng.gauss(1, noise) for _ in range(16)] for _ in range(runs)]
     medians = [sorted(samples)[8] for samples in taken]
+    own = [Run(median, median, median, 16) for median in medians]
     return ContenderRecord(
         name=name,
         kind=kind,
-        median_ms=sorted(medians)[len(medians) // 2],
-        p20_ms=milliseconds,
-        p80_ms=milliseconds,
-        spread=noise,
-        gbs=100 / milliseconds,
-        of_ceiling=0.9,
-        of_best_peer=1.0,
-        runs=[Run(median, median, median, 16) for median in medians],
+        **figures(own, 10**8),
+        runs=own,
         samples_ms=[sample for samples in taken for sample in samples],
         variant=variant,
         config=f"Config({variant})" if variant else "",
