@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -16,16 +17,16 @@ from forge_core.timing.l2 import POLICIES, L2Policy, l2_policy
 from forge_core.timing.timers import MARK, TIMERS, Span, between_marks
 
 MIB = 2**20
+MILLISECONDS = {"x": 1.0, "y": 2.0}
 
 
 class FakeTimer:
-    """Runs every launch and gives the durations it was told, contender by contender."""
+    """Runs every launch, each of which enters itself in `ran`, and gives the MILLISECONDS of its contender."""
 
     method = "a fake clock"
     batch_launches = 5
 
-    def __init__(self, durations):
-        self.durations = durations
+    def __init__(self):
         self.ran = []
 
     def batch(self, launches, before=None):
@@ -34,36 +35,26 @@ class FakeTimer:
             if before is not None:
                 before()
             launch()
-            samples.append(self.durations[self.ran[-1]])
+            samples.append(MILLISECONDS[self.ran[-1][0]])
         return samples
 
     def clock_mhz(self):
         return 1980
 
 
-def contender(timer, name, sets):
-    def call(*arguments):
-        timer.ran.append(name)
-        return (name, *arguments)
+def interleaved(timer, **options):
+    """Times x and y on three buffer sets of one number each; an output is the contender's name and that number."""
 
-    return Contender(call, sets)
+    def call(name, number):
+        timer.ran.append((name, number))
+        return name, number
 
-
-@pytest.mark.parametrize(
-    "values, share, expected",
-    [
-        ([3.0], 0.2, 3.0),
-        ([1.0, 2.0], 0.5, 1.5),
-        ([5.0, 1.0, 3.0], 0.5, 3.0),
-        ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0], 0.2, 2.0),
-        ([0.0, 10.0], 0.8, 8.0),
-    ],
-)
-def test_quantile_interpolates(values, share, expected):
-    assert quantile(values, share) == pytest.approx(expected)
+    contenders = {name: Contender(partial(call, name), [(n,) for n in range(3)]) for name in MILLISECONDS}
+    return time_interleaved(contenders, timer=timer, **options)
 
 
 def test_timing_summarises_its_samples():
+    assert quantile([10.0, 0.0], 0.8) == 8.0
     timing = Timing(tuple(float(n) for n in range(11)), method="m")
     assert (timing.median_ms, timing.p20_ms, timing.p80_ms) == (5.0, 2.0, 8.0)
     assert timing.spread == pytest.approx(6 / 5)
@@ -99,13 +90,8 @@ def test_sets_exceed_three_times_the_l2_between_two_uses():
 
 
 def test_interleaving_takes_turns_rotates_buffers_and_keeps_outputs():
-    timer = FakeTimer({"x": 1.0, "y": 2.0})
-    sets = [(n,) for n in range(3)]
-    run = time_interleaved(
-        {name: contender(timer, name, sets) for name in ("x", "y")},
-        timer=timer,
-        policy=Policy(warmup=2, iterations=7),
-    )
+    timer = FakeTimer()
+    run = interleaved(timer, policy=Policy(warmup=2, iterations=7))
     assert run.timings["x"].samples_ms == (1.0,) * 7
     assert run.timings["y"].samples_ms == (2.0,) * 7
     assert run.timings["x"].method == "a fake clock"
@@ -118,24 +104,17 @@ def test_interleaving_takes_turns_rotates_buffers_and_keeps_outputs():
 
 
 def test_the_same_work_comes_before_every_launch():
-    timer = FakeTimer({"x": 1.0, "y": 2.0})
-    sets = [(n,) for n in range(3)]
-    time_interleaved(
-        {name: contender(timer, name, sets) for name in ("x", "y")},
-        timer=timer,
-        policy=Policy(warmup=1, iterations=2),
-        before=lambda: timer.ran.append("before"),
-    )
+    timer = FakeTimer()
+    interleaved(timer, policy=Policy(warmup=1, iterations=2), before=lambda: timer.ran.append("before"))
     assert timer.ran[::2] == ["before"] * 6
-    assert set(timer.ran[1::2]) == {"x", "y"}
+    assert {name for name, _ in timer.ran[1::2]} == {"x", "y"}
 
 
 def test_interleaving_refuses_unequal_sets():
-    timer = FakeTimer({"x": 1.0})
-    with pytest.raises(ValueError, match="common, positive number"):
-        time_interleaved({"x": contender(timer, "x", [(0,)]), "y": contender(timer, "y", [(0,), (1,)])}, timer=timer)
-    with pytest.raises(ValueError, match="common, positive number"):
-        time_interleaved({}, timer=timer)
+    one, two = Contender(print, [(0,)]), Contender(print, [(0,), (1,)])
+    for contenders in ({"x": one, "y": two}, {"x": Contender(print, [])}, {}):
+        with pytest.raises(ValueError, match="common, positive number"):
+            time_interleaved(contenders, timer=FakeTimer())
 
 
 def test_policy_fits_the_budget_within_its_limits():
@@ -221,8 +200,6 @@ def test_an_import_that_hangs_is_an_error_of_the_benchmark(monkeypatch):
 
 
 def test_a_warm_cache_is_made_by_an_untimed_call_of_its_own_on_the_same_buffers():
-    calls = []
-
     class Twice(FakeTimer):
         """Takes every batch twice, as a timer does whose backlog ran out."""
 
@@ -232,24 +209,11 @@ def test_a_warm_cache_is_made_by_an_untimed_call_of_its_own_on_the_same_buffers(
                 launch()
             return super().batch(launches, before)
 
-    timer = Twice({"x": 1.0, "y": 2.0})
-
-    def contender_of(name):
-        def call(number):
-            timer.ran.append(name)
-            calls.append((name, number))
-
-        return Contender(call, [(0,), (1,), (2,)])
-
-    time_interleaved(
-        {name: contender_of(name) for name in ("x", "y")},
-        timer=timer,
-        policy=Policy(warmup=1, iterations=3),
-        warm=True,
-    )
-    assert len(calls) == 2 * 2 * 2 * 4
-    assert calls[::2] == calls[1::2]
-    assert {number for _, number in calls} == {0, 1, 2}
+    timer = Twice()
+    interleaved(timer, policy=Policy(warmup=1, iterations=3), warm=True)
+    assert len(timer.ran) == 2 * 2 * 2 * 4
+    assert timer.ran[::2] == timer.ran[1::2]
+    assert {number for _, number in timer.ran} == {0, 1, 2}
 
 
 def test_the_policies_say_what_they_do():
