@@ -178,7 +178,7 @@ def test_a_record_gets_the_commit_that_its_sources_prove(forge, git, record, tmp
     kernel = package / "kernel.py"
     kernel.write_text("fast = 1\n")
     monkeypatch.syspath_prepend(str(package.parent))
-    sources = {name: _digest(name) for name in ("stamped_package",)}
+    sources = {"stamped_package": _digest("stamped_package")}
     environment = msgspec.structs.replace(record.environment, commit="not a checkout", dirty=None, sources=sources)
     path = tmp_path / "record.json"
     path.write_text(msgspec.structs.replace(record, environment=environment).dumps())

@@ -69,7 +69,6 @@ def test_a_suite_is_read(bench):
         ("variants: all", "variants: [narrow]", "no variant 'narrow'; variants: auto, naive, wide"),
         ("layout: permuted", "layout: shuffled", "no layout 'shuffled'; layouts: contiguous, permuted, offset, sliced"),
         ("peers: [eager]", "peers: [quack]", "no peer 'quack'; peers: eager"),
-        ("layout: permuted", "layout: contiguous", None),
         ("[bf16], layout: permuted", "[float32]", r"cases\[1\]: expected each case once, got neg 4x6 float32 again"),
         ("at_least: 0.9,", "at_least: 0.9, at_most: 1,", r"targets\[0\]: expected either at_least or at_most"),
         ("of: eager", "of: best", r"targets\[1\]: no peer 'best'; peers: best_peer, eager"),
@@ -82,9 +81,6 @@ def test_a_suite_is_read(bench):
 def test_a_mistake_is_named_with_its_place(bench, old, new, message):
     assert old in GOOD
     changed = bench(GOOD.replace(old, new, 1))
-    if message is None:
-        assert load_suites(changed)
-        return
     with pytest.raises(BenchmarkError, match=message) as caught:
         load_suites(changed)
     assert str(caught.value).startswith("pkg/suites.yaml")
