@@ -92,18 +92,16 @@ def discover() -> list[Bench]:
     """
     found = []
     for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda entry: entry.name):
+        where = f"entry point {entry.name} = {entry.value} of {GROUP}"
         try:
             bench = entry.load()
         except ImportError as error:
             raise BenchmarkError(
-                f"entry point {entry.name} = {entry.value} of {GROUP} cannot be imported ({error}): what is "
-                "installed and its sources do not belong together; install it again"
+                f"{where} cannot be imported ({error}): what is installed and its sources do not belong together; "
+                "install it again"
             ) from error
         if not isinstance(bench, Bench):
-            raise BenchmarkError(
-                f"entry point {entry.name} = {entry.value} of {GROUP}: expected a forge_core.bench.Bench, "
-                f"got {type(bench).__name__}"
-            )
+            raise BenchmarkError(f"{where}: expected a forge_core.bench.Bench, got {type(bench).__name__}")
         found.append(bench)
     return found
 
