@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 
 from forge_core.bench.environment import _digest, read_environment
 from forge_core.bench.pages import Source, fill
@@ -203,8 +204,6 @@ def test_a_record_gets_the_commit_that_its_sources_prove(forge, git, record, tmp
 
 
 def test_the_environment_names_versions_and_sources():
-    import torch
-
     environment = read_environment(torch.device("cpu"), ["forge_core"])
     assert environment.gpu == "none"
     assert environment.torch == str(torch.__version__)

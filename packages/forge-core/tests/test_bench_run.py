@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 import signal
@@ -17,9 +18,14 @@ from forge_core import settings
 from forge_core.bench import Bench, Package, Peer, cold, plan, processes, runner
 from forge_core.bench.gate import exact
 from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
-from forge_core.bench.measure import poison
+from forge_core.bench.measure import Context, Options, measure, poison
 from forge_core.bench.records import load, thin
+from forge_core.bench.schema import CaseGroup, expand
 from forge_core.errors import BenchmarkError
+from forge_core.progress import ends
+from forge_core.timing import check_floor
+from forge_core.timing.interleave import Policy
+from forge_core.timing.timers import EventTimer
 
 SUITES = """
 version: 1
@@ -282,10 +288,10 @@ def test_an_exception_is_recorded_with_its_type(invoke):
 
 
 def test_a_time_below_the_floor_is_an_error(invoke, monkeypatch):
-    from forge_core.bench import measure
+    def far_above(timing, floor, **names):
+        check_floor(timing, 1e9, **names)
 
-    real = measure.check_floor
-    monkeypatch.setattr(measure, "check_floor", lambda timing, floor, **names: real(timing, 1e9, **names))
+    monkeypatch.setattr("forge_core.bench.measure.check_floor", far_above)
     _, record = invoke("quick", "--shape", "5x7", status=1)
     assert "below the roofline floor" in record.cases[0].error
 
@@ -615,10 +621,6 @@ def test_every_device_that_fails_is_named(monkeypatch, tmp_path, kind):
 
 
 def test_the_end_is_estimated():
-    import datetime as dt
-
-    from forge_core.progress import ends
-
     now = dt.datetime(2026, 11, 21, 10, 0, 0)  # noqa: DTZ001 - a time of day, whatever the zone
     assert ends(0, 10, 3.0, now) == ""
     assert ends(2, 10, 60.0, now) == "ends about 10:04:00"
@@ -665,11 +667,6 @@ def test_poison_reaches_the_next_output():
 @pytest.mark.gpu
 def test_work_on_another_stream_is_refused(stand_in):
     """A contender that forgets the current stream is done when its events are not: too early, or wrong."""
-    from forge_core.bench.measure import Context, Options, measure
-    from forge_core.bench.schema import CaseGroup, expand
-    from forge_core.timing.interleave import Policy
-    from forge_core.timing.timers import EventTimer
-
     other = torch.cuda.Stream()
 
     def forgets_the_stream(x):

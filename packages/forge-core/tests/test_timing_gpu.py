@@ -8,10 +8,14 @@ import time
 import pytest
 import torch
 
+from forge_core.device import query
 from forge_core.errors import BenchmarkError
+from forge_core.timing.accuracy import known_duration
 from forge_core.timing.clocks import driver_version, sm_clock_mhz
 from forge_core.timing.host import host_times
 from forge_core.timing.interleave import Contender, Policy, time_interleaved
+from forge_core.timing.l2 import l2_policy
+from forge_core.timing.streams import check_stream
 from forge_core.timing.timers import TIMERS
 
 pytestmark = pytest.mark.gpu
@@ -112,13 +116,8 @@ def test_interleaved_copies_come_near_each_other_and_the_outputs_rotate(timer):
 
 def test_one_kernel_under_two_names_is_as_fast_as_itself(device, timer):
     """Each name has neighbours of its own: one follows a transposition that takes ten times as long."""
-    from forge_core.device import query
-    from forge_core.timing.l2 import l2_policy
-
-    l2 = query(device).l2_bytes
-    shape = (4096, 4096)
-    policy = l2_policy("cold", device, l2)
-    sets = [(torch.randn(shape, device=device).bfloat16(),) for _ in range(policy.sets(2**26))]
+    policy = l2_policy("cold", device, query(device).l2_bytes)
+    sets = [(torch.randn(4096, 4096, device=device).bfloat16(),) for _ in range(policy.sets(2**26))]
     contenders = {
         "a": Contender(torch.clone, sets),
         "slow": Contender(lambda x: x.t().contiguous(), sets),
@@ -147,8 +146,6 @@ def test_clock_and_driver_are_read_or_said_to_be_missing(device, timer):
 
 @pytest.fixture(scope="module")
 def spin(device):
-    from forge_core.timing.accuracy import known_duration
-
     return known_duration(device)
 
 
@@ -197,8 +194,6 @@ def test_cupti_sees_work_on_another_stream_and_work_that_is_missing(device):
 
 @pytest.mark.parametrize("side", ["another stream", "the legacy stream"])
 def test_a_call_on_another_stream_is_refused(side):
-    from forge_core.timing.streams import check_stream
-
     other = torch.cuda.Stream() if side == "another stream" else torch.cuda.default_stream()
 
     def astray(x):
@@ -224,15 +219,10 @@ def test_a_call_on_another_stream_is_refused(side):
 
 
 def test_a_warm_l2_is_faster_than_a_cold_one(device, timer):
-    from forge_core.device import query
-    from forge_core.timing.l2 import l2_policy
-
-    l2 = query(device).l2_bytes
-
     def medians():
         found = {}
         for name in ("cold", "flushed", "warm"):
-            policy = l2_policy(name, device, l2)
+            policy = l2_policy(name, device, query(device).l2_bytes)
             sets = [(torch.randn(2**22, device=device),) for _ in range(policy.sets(2**25))]
             run = time_interleaved(
                 {"clone": Contender(torch.clone, sets)},
