@@ -79,14 +79,19 @@ def _run(function: Any, *args: Any, **more: Any) -> Any:
     return FunctionType(function.__code__, known, None, function.__defaults__, function.__closure__)(*args, **more)
 
 
-def _loads(config: RowConfig, folds: range, *, last: bool = True, left: int = 0) -> set[int]:
-    """The widths of the loads of ``folds``; with ``last`` also those of constants, results and map.
+def _sizes(config: RowConfig, names: Iterable[str]) -> set[int]:
+    """The element sizes of operands."""
+    return {config.binding.dtype(name).itemsize for name in names}
+
+
+def _loads(config: RowConfig, folds: range | None = None, *, last: bool = True, left: int = 0) -> set[int]:
+    """The widths of the loads of ``folds``, by default all; with ``last`` also those of constants, results and map.
 
     The totals of the first ``left`` folds are in the workspace.
     """
     program, asked = config.binding.program, _Asked()
     own, totals = type(program), tuple(_Total(NUMBER) if i < left else NUMBER for i in range(len(program.folds)))
-    for i in folds:
+    for i in range(len(program.folds)) if folds is None else folds:
         _run(program.folds[i].term, asked, asked, *totals[:i])
     if last:
         constants = _run(own.constants, program, totals, asked)
@@ -99,8 +104,7 @@ def _loads(config: RowConfig, folds: range, *, last: bool = True, left: int = 0)
     single = asked._read.intersection((*program.operands.scalars, *config.binding.broadcast)) | asked._gathered
     each = asked._read.intersection((*config.binding.loaded, *program.operands.columns))
     workspace = {config.binding.compute.itemsize for t in totals if isinstance(t, _Total) and t.used}
-    own_widths = (_widths(config, name) for name in each)
-    return {config.binding.dtype(name).itemsize for name in single}.union(workspace, *own_widths)
+    return _sizes(config, single).union(workspace, *(_widths(config, name) for name in each))
 
 
 def _widths(config: RowConfig, name: str) -> set[int]:
@@ -120,33 +124,30 @@ def _widths(config: RowConfig, name: str) -> set[int]:
 def _expect(config: RowConfig, loads: set[int], shared: int, stores: set[int] | None = None, **more: Any) -> Expect:
     operands, registers = config.binding.program.operands, registers_of(config.threads * config.resident)
     if stores is None:
-        results = {config.binding.dtype(name).itemsize for name in operands.results}
-        stores = results.union(*(_widths(config, name) for name in operands.writes))
+        stores = _sizes(config, operands.results).union(*(_widths(config, name) for name in operands.writes))
     # A slot is accessed by 16 bytes, and its end, the launch's number, by 8.
     slot = {ACCESS, 8} if getattr(config, "in_grid", False) else set()
     return Expect(registers, shared, tuple(loads | slot), tuple(stores | slot), **more)
 
 
-def _exchanges(config: RowConfig) -> tuple[int, range]:
-    """The number of exchanges, and the range of all folds."""
-    folds = config.binding.program.folds
-    apart = sum(fold.op != "count" for fold in folds)  # counts are known where folds are not merged
-    return min(apart, 1) if config.merges else apart, range(len(folds))
+def _exchanges(config: RowConfig) -> int:
+    """The number of exchanges."""
+    apart = sum(fold.op != "count" for fold in config.binding.program.folds)  # counts are known where none is merged
+    return min(apart, 1) if config.merges else apart
 
 
 def _held(config: HeldConfig, arch: str) -> Expect | tuple[Expect, ...]:
     """With copies of column operands, a launch that makes them before."""
-    count, folds = _exchanges(config)
-    count, cluster = count * config.sized, config.blocks > 1
+    count, cluster = _exchanges(config) * config.sized, config.blocks > 1
     # Staged column operands: of unaligned rows a thread reads what its neighbor loaded.
     barriers = int(config.columns_staged and not config.columns_whole)
     if not cluster:
         barriers += count * (3 if config.in_grid else 1)
     shared, cluster_barriers = config.shared(config.threads), 2 * (cluster and count > 0)
-    main = _expect(config, _loads(config, folds), shared, barriers=barriers, cluster_barriers=cluster_barriers)
+    main = _expect(config, _loads(config), shared, barriers=barriers, cluster_barriers=cluster_barriers)
     if not config.columns_realigned:
         return main
-    sizes = tuple({config.binding.dtype(name).itemsize for name in config.binding.operands.columns})
+    sizes = tuple(_sizes(config, config.binding.operands.columns))
     return Expect(registers_of(config.threads), 0, sizes, sizes), main
 
 
@@ -154,14 +155,16 @@ def _passes(
     config: StreamConfig | ColumnConfig, barriers: int, cluster_barriers: int = 0
 ) -> Expect | tuple[Expect, ...]:
     """A kernel whose exchange takes these barriers, or each launch of one that splits rows."""
-    (count, folds), shared = _exchanges(config), config.shared(config.threads)
+    count, shared = _exchanges(config), config.shared(config.threads)
     if not config.workspace:
         barriers, cluster_barriers = count * barriers, count * cluster_barriers
-        return _expect(config, _loads(config, folds), shared, barriers=barriers, cluster_barriers=cluster_barriers)
+        return _expect(config, _loads(config), shared, barriers=barriers, cluster_barriers=cluster_barriers)
     # A pass is a launch that writes partial results, and one that combines up to 64 of a row, eight at a time; the last
     # launch writes the map.
-    program, part, each, passes = config.binding.program, {config.binding.compute.itemsize}, len(folds) // count, []
-    results = {config.binding.dtype(name).itemsize for name in program.operands.results}
+    program, part, passes = config.binding.program, {config.binding.compute.itemsize}, []
+    folds = range(len(program.folds))
+    each = len(folds) // count
+    results = _sizes(config, program.operands.results)
     for p in range(count):
         loads = _loads(config, folds[p * each : p * each + each], last=False, left=p * each)
         passes.append(_expect(config, loads, shared, part, barriers=barriers))
@@ -187,18 +190,17 @@ def _column(config: ColumnConfig, arch: str) -> Expect | tuple[Expect, ...]:
 
 def _persistent(config: PersistentConfig, arch: str) -> Expect | tuple[Expect, ...]:
     """As a held row; where lanes share rows, each vector of sums is reduced at the end."""
-    (count, folds), names = _exchanges(config), config.binding.operands
+    count, names = _exchanges(config), config.binding.operands
     size, cluster = config.binding.compute.itemsize, config.blocks > 1
     sums = {size if config.has_edges else min(ACCESS, config.vec * size)} if config.workspace else set()
-    writes = sums.union(*(_widths(config, name) for name in names.writes))
-    writes |= {config.binding.dtype(name).itemsize for name in names.results}
+    writes = sums.union(_sizes(config, names.results), *(_widths(config, name) for name in names.writes))
     barriers = 0 if cluster else count if config.sized else 4 * config.chunks * len(names.accumulates)
     # Two sums of so many elements exceed the registers by a few bytes; reading rows once is 1.04 to 1.5 times as fast
     # as twice all the same (docs/lab/week3.md).
     several = config.long and len(names.accumulates) > 1
     main = _expect(
         config,
-        _loads(config, folds),
+        _loads(config),
         config.shared(config.threads),
         writes,
         barriers=barriers,
@@ -207,7 +209,7 @@ def _persistent(config: PersistentConfig, arch: str) -> Expect | tuple[Expect, .
     )
     if not config.workspace:
         return main
-    stores = tuple({config.binding.dtype(name).itemsize for name in names.accumulates})
+    stores = tuple(_sizes(config, names.accumulates))
     return main, Expect(255, 256 * len(names.accumulates) * size + 64, (size,), stores, barriers=3)
 
 
