@@ -21,7 +21,8 @@ from forge_core.proofs.record import FILE, Proof, Record, WeekTests, load
 from forge_core.toolchain import toolchain
 
 #: Reasons for which a test may be skipped in a proof: the machine lacks something.
-LACKING = ("GPUs are needed", "of free GPU memory are needed")
+FEW_GPUS = "GPUs are needed"
+LACKING = (FEW_GPUS, "of free GPU memory are needed")
 
 #: Calls in one digest of a proof's plans: a difference is located to a group of calls.
 CALLS_TOGETHER = 32
@@ -81,7 +82,7 @@ def wrong_proofs(weeks: Sequence[Week], record: Record, evidence: Evidence) -> d
     """For each kernel of some weeks, why its proof in a record is not valid; [] if it is."""
     found = differences(weeks, record, evidence)
     for week in weeks:
-        tests = other_tests(record.weeks.get(week.name, WeekTests()), evidence.tests(week))
+        tests = other_tests(record.tests_of(week.name), evidence.tests(week))
         reasons = [f"{what}: {', '.join(sorted(names))}" for what, names in tests.items() if names]
         for kernel in week.kernels:
             proof = record.proof(kernel.name)
@@ -223,7 +224,7 @@ def inconsistencies(gpu: str, record: Record) -> list[Finding]:
     ]
     for proof in record.proofs:
         name, of = f"{gpu}: {proof.name}", proof.run.environment.gpu
-        tests = {*record.weeks.get(proof.week, WeekTests()).tests, measured(proof.name)}
+        tests = {*record.tests_of(proof.week).tests, measured(proof.name)}
         wrong += [
             (name, broken, proof.seal != proof.computed_seal()),
             (name, f"it names tests that the record of {proof.week} does not", not set(proof.tests) <= tests),

@@ -161,8 +161,7 @@ def _operators() -> dict[str, Operator]:
 def _launched(device: Device, key: tuple[str, str]) -> Launched:
     name, call = key
     operator = _operators()[name]
-    table = operator.table
-    if table.resolve(torch.device("cuda"), "auto") != "kernel":
+    if operator.table.resolve(torch.device("cuda"), "auto") != "kernel":
         return Launched(problem="calls of CUDA tensors do not reach the kernels")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="ComplexHalf support is experimental")

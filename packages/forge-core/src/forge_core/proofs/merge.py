@@ -51,24 +51,21 @@ def merge(outcome: Outcome, task: Task, shown: Mapping[str, Result], run: ProofR
     unclear = any(result.problem for result in shown.values()) or any(not how["launched"] for *_, how in failed)
     valid = {kernel.name for kernel in week.kernels} - task.stale - failing
     proofs = [proof for proof in record.proofs if proof.week != week.name or proof.name in valid]
-    weeks = dict(record.weeks)
     if unclear:
         outcome.failures += [f"{name}: not proven, what failed above may be its fault" for name in sorted(task.stale)]
-    elif task.stale:
-        for proof in _proofs(task, shown, run, evidence, outcome):
+    else:
+        for proof in _proofs(task, shown, run, evidence, outcome) if task.stale else ():
             lacking = "a test that launches it failed" if proof.name in failing else "; ".join(incomplete(proof))
             if lacking:
                 outcome.failures.append(f"{proof.name}: {lacking}")
             else:
                 proofs.append(proof)
                 outcome.proven.append(proof.name)
-    if "tests" in shown:
-        outcome.notes += _slowest(week, shown["tests"])
-        if not unclear:
-            tests = _tests(task, shown["tests"], weeks.get(week.name, WeekTests()), evidence.tests(week))
-            weeks[week.name] = tests
-            proofs = [_with_tests(each, tests, shown["tests"]) if each.week == week.name else each for each in proofs]
-    outcome.record = msgspec.structs.replace(record, weeks=weeks).with_proofs(proofs)
+        tests = _tests(task, shown["tests"], record.tests_of(week.name), evidence.tests(week))
+        record = msgspec.structs.replace(record, weeks={**record.weeks, week.name: tests})
+        proofs = [_with_tests(each, tests, shown["tests"]) if each.week == week.name else each for each in proofs]
+    outcome.notes += _slowest(week, shown["tests"])
+    outcome.record = record.with_proofs(proofs)
 
 
 def _slowest(week: Week, result: Result) -> list[str]:

@@ -96,6 +96,10 @@ class Record(msgspec.Struct, frozen=True, tag_field="schema_version", tag=4):
         """The proof of a kernel, or None."""
         return next((proof for proof in self.proofs if proof.name == name), None)
 
+    def tests_of(self, week: str) -> WeekTests:
+        """The tests of a week, by its name; none if the record has none."""
+        return self.weeks.get(week, WeekTests())
+
     def computed_seal(self) -> str:
         """The seal of the present content."""
         content = msgspec.to_builtins([self.device, self.weeks])

@@ -24,12 +24,12 @@ import msgspec
 from forge_core.device import Device
 from forge_core.files import write_atomically
 from forge_core.progress import progress
-from forge_core.proofs.check import differences, load_intact, other_tests
+from forge_core.proofs.check import FEW_GPUS, differences, load_intact, other_tests
 from forge_core.proofs.chunks import AT_ONCE, TESTS_EACH, TOOLS, Chunk, Result
 from forge_core.proofs.declare import ProofError, Week, digest_of, function_of, measured
 from forge_core.proofs.evidence import Evidence
 from forge_core.proofs.merge import Outcome, Task, merge
-from forge_core.proofs.record import ProofRun, Record, WeekTests, path_of
+from forge_core.proofs.record import ProofRun, Record, path_of
 
 #: Runs a chunk and appends its tests to the journal as they end.
 Execute = Callable[[Chunk, Week, Path], Result]
@@ -44,13 +44,13 @@ def _tasks(weeks: Sequence[Week], record: Record, evidence: Evidence, *, everyth
     differing = differences(weeks, before, evidence)
     tasks = []
     for week in weeks:
-        known, digests = before.weeks.get(week.name, WeekTests()), evidence.tests(week)
+        known, digests = before.tests_of(week.name), evidence.tests(week)
         proofs = {proof.name: proof for proof in before.proofs if proof.week == week.name}
         stale = frozenset(kernel.name for kernel in week.kernels if differing[kernel.name])
         new, changed, gone = other_tests(known, digests).values()
         again = new | changed | {test for name in stale & set(proofs) for test in proofs[name].tests}
         if gpus > 1:
-            again |= {test for test, reason in known.skipped.items() if "GPUs are needed" in reason}
+            again |= {test for test, reason in known.skipped.items() if FEW_GPUS in reason}
         sanitized = set(evidence.tests(week, "sanitizer"))
         # A changed test may launch whatever is stale; a sanitizer's verdict holds for all kernels of a builder.
         builders = {kernel.builder for kernel in week.kernels if kernel.name in stale}
@@ -65,7 +65,7 @@ def _tasks(weeks: Sequence[Week], record: Record, evidence: Evidence, *, everyth
             chunks.append(Chunk(week.name, "tests", None if whole else tuple(sorted(again)), workers=workers))
         if stale:
             # As many parts as run at once and have enough tests, by the tests on record.
-            on_record = record.weeks.get(week.name, WeekTests()).tests if whole else under_tools
+            on_record = record.tests_of(week.name).tests if whole else under_tools
             count = sum(function_of(test) in sanitized for test in on_record)
             parts = max(1, min(count // TESTS_EACH, AT_ONCE // len(TOOLS)))
             chosen = None if whole else tuple(sorted(under_tools))
