@@ -62,8 +62,9 @@ def _by_element(binding: Binding, problem: Problem, kind: str, tiles: Tiling) ->
     Vectors would take parts or reach across rows, and a thread would have as many rows to reduce one after the other.
     """
     program, steps = binding.program, -(-problem.length // tiles.groups)
-    if kind == "whole":
-        return program.merge == "max_sum" and binding.widest_vec > FEW_CHUNKS and steps <= FEW_MERGED
+    if kind == "whole":  # rows of one element are no work but their loads
+        merges = program.merge == "max_sum" and binding.widest_vec > FEW_CHUNKS
+        return merges and problem.length > 1 and steps <= FEW_MERGED
     if kind == "element":
         return False
     if len(program.folds) > 1 or (program.folds and binding.operands.writes):
