@@ -28,15 +28,6 @@ class Total(RowProgram):
 
 
 @dataclass(frozen=True)
-class Centered(RowProgram):
-    operands = Operands(rows=("x",), writes=("y",))
-    folds = (Fold("sum", lambda v, row: v.x),)
-
-    def map(self, v, totals):
-        return (v.x - totals[0],)
-
-
-@dataclass(frozen=True)
 class Mixed(RowProgram):
     """All kinds of operands, and a pass that needs the total of the one before."""
 
@@ -60,10 +51,6 @@ def total_reference(x, dim):
     return x.double().sum(dim).to(x.dtype)
 
 
-def centered_reference(x, dim):
-    return (x.double() - x.double().sum(dim, True)).to(x.dtype)
-
-
 def mixed_reference(x, z, weight, s, dim):
     a, b, w = x.double().movedim(dim, -1), z.double().movedim(dim, -1), weight.double()
     most = a.amax(-1, True)
@@ -78,15 +65,6 @@ def mixed_reference(x, z, weight, s, dim):
 )
 def column_total(x, dim=-1, *, variant="auto"):
     return x.new_empty([size for i, size in enumerate(x.shape) if i != dim % x.ndim])
-
-
-@row_operator(
-    "forge_test_rows::column_centered(Tensor x, int dim=-1, *, str variant='auto') -> Tensor",
-    program=Centered(),
-    reference=centered_reference,
-)
-def column_centered(x, dim=-1, *, variant="auto"):
-    return torch.empty_like(x)
 
 
 @row_operator(
@@ -193,25 +171,6 @@ def test_small_elements_are_loaded_at_once(dtype):
     after = re.findall(r"ld\.global\S*\.b(?:8|16) [^\n]*\n\s*(\S+)", ptx)
     assert len(after) == told.config.chunks
     assert all(each.endswith(":") for each in after), after
-
-
-@pytest.mark.parametrize(
-    ("op", "shape", "dtype", "align"),
-    [
-        # Vectors of unaligned rows would take several rows of a thread.
-        (column_total, (22, 3001), BF16, "element"),
-        (column_total, (700, 101), FP32, "element"),
-        (column_total, (4000, 10001), FP32, "skewed"),
-        (column_centered, (1000, 4099), BF16, "element"),
-        (column_centered, (1025, 4099), BF16, "skewed"),
-        # Aligned ones do not.
-        (column_total, (22, 3000), BF16, "whole"),
-        (column_centered, (1000, 4096), BF16, "whole"),
-    ],
-    ids=str,
-)
-def test_tiles_of_few_elements_are_read_by_element(op, shape, dtype, align):
-    assert op.explain(torch.empty(shape, dtype=dtype, device="meta"), 0, arch="sm_90a").config.align == align
 
 
 def test_wide_rows_have_a_block_per_tile():

@@ -99,6 +99,28 @@ def test_tiles_that_are_transposed_fit_shared_memory(length, rows, batch, dtype)
             assert outputs <= config.shared(config.threads) - replace(config, transposes=False).shared(config.threads)
 
 
+@pytest.mark.parametrize(
+    ("program", "shape", "dtype", "align"),
+    [
+        # Vectors of unaligned rows would take several rows of a thread.
+        (Total(), (22, 3001), BF16, "element"),
+        (Total(), (700, 101), FP32, "element"),
+        (Total(), (4000, 10001), FP32, "skewed"),
+        (Centered(), (1000, 4099), BF16, "element"),
+        (Centered(), (1025, 4099), BF16, "skewed"),
+        # Aligned ones do not.
+        (Total(), (22, 3000), BF16, "whole"),
+        (Centered(), (1000, 4096), BF16, "whole"),
+    ],
+    ids=str,
+)
+def test_tiles_of_few_elements_are_read_by_element(program, shape, dtype, align):
+    x = torch.empty(shape, dtype=dtype, device="meta")
+    problem = Problem.of(program.operands, (x, x if program.operands.writes else x[0]), x.shape, (0,))
+    _, config, _ = select("any", Binding.of(program, (dtype, dtype), FP32), problem, SPECS["H200"])
+    assert config.align == align
+
+
 @pytest.mark.parametrize("rows", [15, 16, 23, 242, 300])
 def test_neighboring_rows_of_contiguous_memory_have_most_threads(rows):
     x = torch.empty(100000, rows, dtype=BF16, device="meta")
