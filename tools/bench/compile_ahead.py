@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -67,17 +68,21 @@ def compile_share(names: Sequence[str], seed: int, most_bytes: int, share: int, 
 @click.option("--most-bytes", type=int, default=2**30, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=max(1, (os.cpu_count() or 2) - 1), show_default=True)
 def main(names: tuple[str, ...], seed: int, most_bytes: int, jobs: int) -> None:
-    """Compiles everything, and prints what could not be compiled."""
+    """Compiles everything; prints what could not be compiled, and ends with status 1 then."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # the processes are as many as the cores
-    tuned, known = Path(cache_dir()), set(Path(cache_dir()).rglob("*.best_config"))
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool, progress(jobs) as done:
-        shares = [pool.submit(compile_share, names, seed, most_bytes, share, jobs) for share in range(jobs)]
-        for number, each in enumerate(shares):
-            for problem in each.result():
-                click.echo(problem, err=True)
-            done(f"share {number}")
-    for path in set(tuned.rglob("*.best_config")) - known:
-        path.unlink()
+    tuned, wrong = Path(cache_dir()), list[str]()
+    known = set(tuned.rglob("*.best_config"))
+    try:
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool, progress(jobs) as done:
+            for each in [pool.submit(compile_share, names, seed, most_bytes, share, jobs) for share in range(jobs)]:
+                wrong += each.result()
+                done("a share of the cases")
+    finally:
+        for path in set(tuned.rglob("*.best_config")) - known:
+            path.unlink()
+    for problem in wrong:
+        click.echo(problem, err=True)
+    sys.exit(bool(wrong))
 
 
 if __name__ == "__main__":
