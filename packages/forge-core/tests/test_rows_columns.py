@@ -47,6 +47,24 @@ class Mixed(RowProgram):
         return totals[0], totals[1] * row.s
 
 
+@dataclass(frozen=True)
+class Below(RowProgram):
+    """An output without column operands, which leave rows of an odd width to loads by element."""
+
+    operands = Operands(rows=("x",), writes=("y",))
+
+    @property
+    def folds(self):
+        return (Fold("max", lambda v, row: v.x),)
+
+    def map(self, v, totals):
+        return (v.x - totals[0],)
+
+
+def below_reference(x, dim):
+    return x - x.amax(dim, True)
+
+
 def total_reference(x, dim):
     return x.double().sum(dim).to(x.dtype)
 
@@ -74,6 +92,15 @@ def column_total(x, dim=-1, *, variant="auto"):
     reference=mixed_reference,
 )
 def column_mixed(x, z, weight, s, dim=-1, *, variant="auto"):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@row_operator(
+    "forge_test_rows::column_below(Tensor x, int dim=-1, *, str variant='auto') -> Tensor",
+    program=Below(),
+    reference=below_reference,
+)
+def column_below(x, dim=-1, *, variant="auto"):
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
@@ -178,3 +205,24 @@ def test_wide_rows_have_a_block_per_tile():
     for width, blocks in ((40001, 1), (4001, 8)):
         config = column_total.explain(torch.empty(1500, width, dtype=BF16, device="meta"), 0, arch="sm_90a").config
         assert (config.held, config.blocks) == (True, blocks)
+
+
+@pytest.mark.parametrize(("width", "align"), [(35, "shifted"), (257, "skewed")])
+def test_vectors_are_as_far_from_a_boundary_in_all_operands(width, align):
+    """An output begins at a boundary, also where its input does not."""
+    for begin, expected in ((0, align), (1, "element")):
+        x = torch.empty(2000 * width + begin, dtype=BF16, device="meta")[begin:].view(2000, width)
+        assert column_below.explain(x, 0, arch="sm_90a", variant="column").config.align == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [BF16, FP32, FP64], ids=str)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_outputs_of_columns_that_begin_anywhere(width, dtype):
+    generator = torch.Generator(device="cuda").manual_seed(width)
+    for length in filter(lambda n: n * width < MOST, LENGTHS):
+        for begin in (0, 1, 5):
+            x = some(generator, (length, width), dtype, begin)
+            for variant in ("auto", "column") if width > 1 else ("auto",):
+                got = column_below(x, 0, variant=variant)
+                assert torch.equal(got, below_reference(x, 0)), (length, begin, variant)

@@ -208,11 +208,15 @@ class Problem:
         return "skewed" if skewed else "element"
 
     def _lines(self, length: int, kept: tuple[Dim, ...]) -> int:
-        """Elements per vector of contiguous runs of ``length`` elements in all stepping operands."""
+        """Elements per vector of contiguous runs of ``length`` elements, as far from a boundary in all operands.
+
+        1 if the distances differ.
+        """
         count = len(self.itemsizes)
         one = Dim(length, tuple([int(i in self.stepping) for i in range(count)]))
         kept = kept or (Dim(1, (0,) * count),)
-        return Problem(self.operands, kept, (one,), self.itemsizes, self.offsets).alignment.vec
+        kind, vec = Problem(self.operands, kept, (one,), self.itemsizes, self.offsets).alignment
+        return vec if kind in ("whole", "shifted") else 1
 
     @property
     def transposes(self) -> bool:
