@@ -208,10 +208,7 @@ class Problem:
         return "skewed" if skewed else "element"
 
     def _lines(self, length: int, kept: tuple[Dim, ...]) -> int:
-        """Elements per vector of contiguous runs of ``length`` elements, as far from a boundary in all operands.
-
-        1 if the distances differ.
-        """
+        """Elements per vector of contiguous runs of ``length`` elements; 1 unless all begin as far from a boundary."""
         count = len(self.itemsizes)
         one = Dim(length, tuple([int(i in self.stepping) for i in range(count)]))
         kept = kept or (Dim(1, (0,) * count),)
