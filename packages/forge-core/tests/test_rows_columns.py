@@ -18,10 +18,7 @@ BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64
 @dataclass(frozen=True)
 class Total(RowProgram):
     operands = Operands(rows=("x",), results=("y",))
-
-    @property
-    def folds(self):
-        return (Fold("sum", lambda v, row: v.x),)
+    folds = (Fold("sum", lambda v, row: v.x),)
 
     def results(self, totals, row):
         return totals
@@ -49,13 +46,10 @@ class Mixed(RowProgram):
 
 @dataclass(frozen=True)
 class Below(RowProgram):
-    """An output without column operands, which leave rows of an odd width to loads by element."""
+    """An output, and no column operands: with them, rows of these widths are read by element."""
 
     operands = Operands(rows=("x",), writes=("y",))
-
-    @property
-    def folds(self):
-        return (Fold("max", lambda v, row: v.x),)
+    folds = (Fold("max", lambda v, row: v.x),)
 
     def map(self, v, totals):
         return (v.x - totals[0],)
