@@ -80,8 +80,8 @@ def main(names: tuple[str, ...], seed: int, most_bytes: int, jobs: int) -> None:
     finally:
         for path in set(tuned.rglob("*.best_config")) - known:
             path.unlink()
-    for problem in wrong:
-        click.echo(problem, err=True)
+        for problem in wrong:
+            click.echo(problem, err=True)
     sys.exit(bool(wrong))
 
 
