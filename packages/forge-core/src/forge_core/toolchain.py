@@ -95,12 +95,17 @@ def driver_cuda() -> tuple[int, int] | None:
     return number.value // 1000, number.value % 1000 // 10
 
 
+def newest_usable(variants: Iterable[int], driver: int | None) -> int | None:
+    """The newest of the DSL's CUDA versions that a driver supports, which the DSL loads; None: no such version."""
+    return max((v for v in variants if driver is None or v <= driver), default=None)
+
+
 @functools.cache
 def cuda_variant() -> str | None:
-    """The newest installed variant that the driver supports, ``"cu12"`` or ``"cu13"``; None without any."""
-    driver = driver_cuda()
-    usable = [v for v in installed_variants(package_folder("nvidia_cutlass_dsl")) if driver is None or v <= driver[0]]
-    return f"cu{max(usable)}" if usable else None
+    """The installed variant that the DSL loads, ``"cu12"`` or ``"cu13"``; None without any."""
+    driver, variants = driver_cuda(), installed_variants(package_folder("nvidia_cutlass_dsl"))
+    found = newest_usable(variants, driver[0] if driver else None)
+    return f"cu{found}" if found else None
 
 
 @functools.cache

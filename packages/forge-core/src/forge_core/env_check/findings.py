@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from forge_core.device import MIN_CAPABILITY
 from forge_core.env_check.facts import Facts, Gpu
-from forge_core.toolchain import DSL_RANGE, FFI_MINIMUM
+from forge_core.toolchain import DSL_RANGE, FFI_MINIMUM, newest_usable
 
 
 class Level(StrEnum):
@@ -254,9 +254,9 @@ def minimum_driver(cuda: str) -> str | None:
 
 
 def _variant_in_use(facts: Facts) -> int | None:
-    """The CUDA version of the libraries that the DSL loads: the newest that the driver supports."""
+    """The CUDA version of the libraries that the DSL loads."""
     newest = facts.driver.cuda
-    return max((v for v in facts.dsl.variants if newest is None or v <= _numbers(newest)[0]), default=None)
+    return newest_usable(facts.dsl.variants, _numbers(newest)[0] if newest else None)
 
 
 def torch_supports(arches: tuple[str, ...], capability: tuple[int, int]) -> bool:
