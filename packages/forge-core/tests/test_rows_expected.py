@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import pytest
@@ -85,8 +86,8 @@ def test_a_spill_brought_in(arch):
     )
     crowded = replace(told.config, chunks=16 * told.config.chunks)
     found = violations(compiled_for(told.builder, crowded, arch), EXPECTED, crowded, arch)
-    assert [each.figure for each in found] == ["bytes spilled"]
-    assert int(found[0].got) >= 8
+    assert len(found) == 1
+    assert int(re.search(r": bytes spilled: declared at most 0, got (\d+);", found[0])[1]) >= 8
 
 
 @pytest.mark.parametrize("arch", BUILT)

@@ -56,21 +56,6 @@ Declarations = Mapping[type, Callable[[Any, str], "Expect | tuple[Expect, ...]"]
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Violation:
-    """One figure of a compiled kernel that is not as declared."""
-
-    kernel: str
-    arch: str
-    config: Any
-    figure: str
-    declared: str
-    got: str
-
-    def __str__(self) -> str:
-        return f"{self.kernel} for {self.arch}: {self.figure}: declared {self.declared}, got {self.got}; {self.config}"
-
-
 def registers_of(threads: int) -> int:
     """Registers of each of ``threads`` resident threads: of 65536 a multiprocessor, in steps of 8, 255 at most."""
     return min(65536 // threads // 8 * 8, 255)
@@ -81,7 +66,7 @@ def compiled_for(builder: str, config: Any, arch: str) -> Artefacts:
     return compile_to_look_at(builder, config, None, arch=arch)
 
 
-def violations(artefacts: Artefacts, declarations: Declarations, config: Any, arch: str) -> list[Violation]:
+def violations(artefacts: Artefacts, declarations: Declarations, config: Any, arch: str) -> list[str]:
     """Every figure of a configuration, compiled by :func:`compiled_for`, that is not as declared.
 
     Raises:
@@ -98,9 +83,9 @@ def violations(artefacts: Artefacts, declarations: Declarations, config: Any, ar
     if len(expected) != len(kernels):
         raise ValueError(f"{type(config).__name__}: declares {len(expected)} kernels, and {len(kernels)} are launched")
     return [
-        Violation(kernel.name, arch, config, *found)
+        f"{kernel.name} for {arch}: {figure}: declared {limit}, got {got}; {config}"
         for kernel, expect in zip(kernels, expected, strict=True)
-        for found in _compare(kernel, expect)
+        for figure, limit, got in _compare(kernel, expect)
     ]
 
 
