@@ -303,7 +303,8 @@ def test_all_variants_each_on_a_case_that_it_can_do(tools, benches):
 
 
 def test_what_does_not_exist_is_refused(tools, benches):
-    from forge_core.bench.plan import UsageError
+    from click import UsageError
+
     from forge_core.errors import UnsupportedError
 
     choose = tools.workload.choose

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from click import UsageError
 
 from forge_core import device as devices
 from forge_core import dtypes
 from forge_core.bench import Bench, Case, OperatorBench
 from forge_core.bench.inputs import LAYOUTS, generator_for
-from forge_core.bench.plan import Selection, UsageError, discover, packages_named, plan
+from forge_core.bench.plan import Selection, discover, packages_named, plan
 from forge_core.bench.schema import parse_shape
 from forge_core.errors import ForgeError, UnsupportedError
 from forge_core.profiling.compiled import RecordedLaunch, launches_of
@@ -279,5 +280,5 @@ def main(
 if __name__ == "__main__":
     try:
         main(**json.loads(sys.argv[1]))
-    except ForgeError as error:
+    except (ForgeError, UsageError) as error:
         sys.exit(f"{type(error).__name__}: {error}")

@@ -118,8 +118,6 @@ class Commands(click.Group):
         try:
             with _one_bad_usage():
                 return super().invoke(ctx)
-        except click.UsageError:
-            raise
         except ForgeError as error:
             with suppress(SettingsError):
                 if settings.current().debug:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import click
 import torch
+from click import UsageError
 
 from forge_core import dtypes
 from forge_core.bench import Bench, Case, OperatorBench, Peer
@@ -28,13 +28,6 @@ from forge_core.errors import BenchmarkError
 
 #: The entry-point group in which packages name their :class:`~forge_core.bench.Bench`.
 GROUP = "forge.bench"
-
-
-class UsageError(BenchmarkError, click.UsageError):
-    """What was asked for does not exist; the message lists what does."""
-
-    def __init__(self, message: str) -> None:
-        click.UsageError.__init__(self, message)
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def parse_shape(text: str | int) -> tuple[int, ...]:
 
 
 def check_known(
-    where: str, what: str, names: Iterable[str], known: Iterable[str], error: type[BenchmarkError] = BenchmarkError
+    where: str, what: str, names: Iterable[str], known: Iterable[str], error: type[Exception] = BenchmarkError
 ) -> None:
     """Raises an error that lists the known names, with the nearest one, unless all `names` are known."""
     known = list(dict.fromkeys(known))

@@ -120,7 +120,7 @@ def run_command(
         else:
             backend = backend or ("kernel" if device.type == "cuda" else "ref")
             if backend == "ref" and set(selection.variants) - {"auto"}:
-                raise planning.UsageError("--variant names a kernel, and the backend is 'ref', which has none")
+                raise click.UsageError("--variant names a kernel, and the backend is 'ref', which has none")
             if backend == "kernel" and device.type == "cuda":
                 kernels.ahead(kernels.kernels_of([run], [query(device).arch]))
             policy = replace(runner.default_policy(device), iterations=iterations)
@@ -160,12 +160,12 @@ def sweep_command(
 ) -> None:
     """Measure an operator on random problems beside all peers; --limit ends it, the same command continues it."""
     benches = {operator: bench for bench in planning.discover() for operator in bench.by_name}
-    check_known("benchmarks", "operator", [name], benches, planning.UsageError)
+    check_known("benchmarks", "operator", [name], benches, click.UsageError)
     operator = benches[name].by_name[name]
     try:
         cases = sweep.draw(operator, seed, count, kinds, most_bytes)
     except ValueError as error:
-        raise planning.UsageError(str(error)) from None
+        raise click.UsageError(str(error)) from None
     run, ends = sweep.plan(benches[name], operator, cases), time.monotonic() + 60 * limit
     (device, *_) = planning.devices_of(device_text, None, run)
     options = runner.Options(

@@ -18,7 +18,6 @@ from forge_core.bench import pages, processes, records, report
 from forge_core.bench import plan as planning
 from forge_core.bench.compare import THRESHOLD, commit_message, compare, comparison_markdown, print_comparison
 from forge_core.bench.environment import stamp
-from forge_core.bench.plan import UsageError
 from forge_core.cli import EXISTING_FILE, EXISTING_FOLDER, FILE, FOLDER, REGRESSION
 from forge_core.errors import UnsupportedError
 from forge_core.files import write_atomically
@@ -87,7 +86,7 @@ def compare_command(
         ("machines", before.environment.gpu, after.environment.gpu),
     ):
         if first != second:
-            raise UsageError(f"the records are of different {what}, {first} and {second}: expected the same")
+            raise click.UsageError(f"the records are of different {what}, {first} and {second}: expected the same")
     found = compare(before, after, threshold or THRESHOLD)
     if again:
         found = processes.confirm(found, old_source=old_source)
