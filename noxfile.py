@@ -312,4 +312,4 @@ def build(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["env"])
 def doctor(session: nox.Session) -> None:
     """What this machine has, what is wrong with it, and the command that repairs each fault; `-- --json`."""
-    python(session, "-m", "forge_core.env_check", *session.posargs)
+    python(session, "-m", "forge_core.cli", "doctor", *session.posargs)

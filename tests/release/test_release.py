@@ -208,7 +208,7 @@ def test_no_pytest_plugin_is_forced_on_users(clean):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the CuTe DSL needs Linux")
 def test_the_doctor_finds_the_clean_environment_healthy(clean):
-    done = run(clean, "-m", "forge_core.env_check", "--json")
+    done = run(clean, "-m", "forge_core.cli", "doctor", "--json")
     answer = json.loads(done.stdout)
     broken = [finding for finding in answer["findings"] if finding["level"] == "fault"]
     # Week 0 is installed without the extra for CUDA 13, so a torch with CUDA 13 on a GPU is rightly complained about.

@@ -14,9 +14,9 @@ import sys
 import pytest
 
 from forge_core import processes
+from forge_core.commands.doctor import as_text, healthy
 from forge_core.env_check import facts as machine
 from forge_core.env_check import findings, probe
-from forge_core.env_check.__main__ import as_text, healthy
 from forge_core.env_check.facts import Driver, Dsl, Facts, Gpu, Torch
 from forge_core.env_check.findings import Level, diagnose
 from forge_core.env_check.probe import KernelRun
@@ -410,7 +410,7 @@ def run_module(*args, **variables):
 
 @pytest.mark.usefixtures("dsl")
 def test_the_check_of_this_machine_compiles_a_kernel(tmp_path):
-    done = run_module("forge_core.env_check", "--json", FORGE_ARCH="sm_100a", FORGE_CACHE_DIR=str(tmp_path))
+    done = run_module("forge_core.cli", "doctor", "--json", FORGE_ARCH="sm_100a", FORGE_CACHE_DIR=str(tmp_path))
     answer = json.loads(done.stdout)
     assert done.returncode == (0 if answer["healthy"] else 1)
     facts = answer["facts"]
@@ -434,7 +434,7 @@ def test_the_check_outlives_a_child_that_dies(script, monkeypatch):
 WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None  # importing it is an ImportError from here on
-from forge_core.env_check.__main__ import doctor
+from forge_core.commands.doctor import doctor
 doctor(["--json"])
 """
 
@@ -476,6 +476,6 @@ def test_a_launch_that_writes_nothing_is_a_wrong_result():
 
 @pytest.mark.gpu
 def test_the_kernel_runs_on_every_gpu():
-    answer = json.loads(run_module("forge_core.env_check", "--json").stdout)
+    answer = json.loads(run_module("forge_core.cli", "doctor", "--json").stdout)
     assert [kernel["gpu"] for kernel in answer["facts"]["kernels"]] == list(range(len(answer["facts"]["gpus"])))
     assert all(kernel["error"] is None for kernel in answer["facts"]["kernels"])
