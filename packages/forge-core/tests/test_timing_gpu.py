@@ -11,7 +11,7 @@ import torch
 from forge_core.device import query
 from forge_core.errors import BenchmarkError
 from forge_core.timing.accuracy import known_duration
-from forge_core.timing.clocks import driver_version, sm_clock_mhz
+from forge_core.timing.clocks import sm_clock_mhz
 from forge_core.timing.host import host_times
 from forge_core.timing.interleave import Contender, Policy, time_interleaved
 from forge_core.timing.l2 import l2_policy
@@ -134,11 +134,9 @@ def test_host_time_does_not_wait_for_the_gpu():
     assert timings["spin"].median_ms < 0.25
 
 
-def test_clock_and_driver_are_read_or_said_to_be_missing(device, timer):
+def test_the_clock_is_read_or_said_to_be_missing(device, timer):
     for clock in (timer.clock_mhz(), sm_clock_mhz(device)):
         assert clock is None or 100 < clock < 5000
-    driver = driver_version()
-    assert driver is None or driver[0].isdigit()
 
 
 # ------------------------------------------------------------------------------------------- timers against each other

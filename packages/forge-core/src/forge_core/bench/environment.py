@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import platform
 import re
 import subprocess
@@ -13,8 +12,8 @@ from pathlib import Path
 import msgspec
 import torch
 
+from forge_core.env_check.facts import driver, installed
 from forge_core.errors import BenchmarkError
-from forge_core.timing.clocks import driver_version
 from forge_core.toolchain import package_folder
 
 NOT_READ = "not read"
@@ -71,25 +70,18 @@ def read_environment(device: torch.device, packages: Sequence[str], peers: Itera
     return Environment(
         device=device.type,
         gpu=torch.cuda.get_device_name(device) if cuda else "none",
-        driver=(driver_version() or NOT_READ) if cuda else "none",
+        driver=(driver().version or NOT_READ) if cuda else "none",
         cuda=str(torch.version.cuda or "none"),
         torch=str(torch.__version__),
-        dsl=_version("nvidia-cutlass-dsl"),
-        triton=_version("triton"),
+        dsl=installed("nvidia-cutlass-dsl") or NOT_INSTALLED,
+        triton=installed("triton") or NOT_INSTALLED,
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
         commit=commit,
         dirty=dirty,
         sources={name: _digest(name) for name in sorted({"forge_core", *packages})},
-        peers={name: version for name in sorted(set(peers)) if (version := _version(name)) != NOT_INSTALLED},
+        peers={name: version for name in sorted(set(peers)) if (version := installed(name))},
     )
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return NOT_INSTALLED
 
 
 def _digest(package: str) -> str:

@@ -112,13 +112,13 @@ def collect() -> Facts:
         system=sys.platform,
         python=platform.python_version(),
         executable=sys.executable,
-        forge=_version("forge-cute-core") or "from source",
+        forge=installed("forge-cute-core") or "from source",
         torch=torch,
-        driver=_driver(),
+        driver=driver(),
         gpus=gpus,
         dsl=dsl,
-        tvm_ffi=_version("apache-tvm-ffi"),
-        dlpack_ext=_version("torch-c-dlpack-ext"),
+        tvm_ffi=installed("apache-tvm-ffi"),
+        dlpack_ext=installed("torch-c-dlpack-ext"),
         tools={name: find_tool(name) for name in TOOLS},
         cache_dir=str(current.folder),
         cache_writable=_writable(current.folder),
@@ -128,7 +128,8 @@ def collect() -> Facts:
     )
 
 
-def _version(name: str) -> str | None:
+def installed(name: str) -> str | None:
+    """The version of a distribution; None if it is not installed."""
     return next((each.version for each in importlib.metadata.distributions(name=name)), None)
 
 
@@ -142,7 +143,7 @@ def _writable(folder: Path) -> bool:
 
 
 def _torch() -> tuple[Torch, tuple[Gpu, ...]]:
-    version = _version("torch")
+    version = installed("torch")
     if version is None:
         return Torch(), ()
     try:
@@ -159,7 +160,7 @@ def _torch() -> tuple[Torch, tuple[Gpu, ...]]:
     return Torch(version=str(torch.__version__), cuda=torch.version.cuda, arches=arches), gpus
 
 
-def _driver() -> Driver:
+def driver() -> Driver:
     """Asks the driver's own libraries, which works with a torch built without CUDA and creates no context."""
     cuda, version, count = driver_cuda(), ctypes.create_string_buffer(96), ctypes.c_uint(0)
     nvml = load_library("libnvidia-ml.so.1", "nvml.dll")

@@ -1,4 +1,4 @@
-"""The GPU's clock, driver and other users, read by NVML where it is installed, and what disturbs a measurement."""
+"""The GPU's clock and other users, read by NVML where it is installed, and what disturbs a measurement."""
 
 from __future__ import annotations
 
@@ -74,12 +74,6 @@ def other_users(device: torch.device) -> int | None:
         return sum(int(process.pid) != os.getpid() for process in running)
 
     return _ask(count)
-
-
-def driver_version() -> str | None:
-    """The driver's version, for example ``"580.65.06"``; None where it cannot be read."""
-    version = _ask(lambda nvml: nvml.nvmlSystemGetDriverVersion())
-    return version.decode() if isinstance(version, bytes) else version
 
 
 def busy_cpu() -> str:
