@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ import torch
 
 import forge_week0_transpose as week0
 from forge_core.device import ARCHES
+from forge_core.profiling.ptx import count_instructions
 from forge_core.settings import use_settings
 from forge_core.testing.expectations import (
     Expect,
@@ -165,21 +165,12 @@ def test_every_variant_has_examples() -> None:
     assert {name: type(configs[0]) for name, (_, configs) in EXAMPLES.items()} == {k.name: k.config for k in KERNELS}
 
 
-def accesses(ptx: str) -> Counter[str]:
-    """How often each width of access to each memory occurs: ``{"ld.global.16": 4, ...}``."""
-    found: Counter[str] = Counter()
-    pattern = r"\b(ld|st)\.(global|shared|local)(?:\.nc|\.L\d::\w+)*(?:\.v(\d))?\.[bufs](\d+)\b"
-    for kind, space, lanes, bits in re.findall(pattern, ptx):
-        found[f"{kind}.{space}.{int(lanes or 1) * int(bits) // 8}"] += 1
-    return found
-
-
 @pytest.mark.parametrize("config, arch", CASES, ids=[f"{c.kernel_name}-{a}" for c, a in CASES])
 def test_compiles_as_it_declares(config: Any, arch: str) -> None:
     made = compiled_for(BUILDERS[type(config)], config, arch)
     assert_as_declared(made, EXPECTED, config, arch)
     ptx = made.ptx
-    found = accesses(ptx)
+    (found,) = (counts.accesses for counts in count_instructions(ptx).values())
     assert f".target {arch}" in ptx
     assert f".entry {config.kernel_name}" in ptx
     assert ".local" not in ptx
