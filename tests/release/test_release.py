@@ -241,19 +241,8 @@ def test_a_package_made_outside_the_repository_is_found_and_passes_its_tests(aut
     assert "pip install -e ." in made.stdout.splitlines()[-1]
     installed = run(author, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "-e", folder)
     assert installed.returncode == 0, installed.stderr
-    inspected = run(
-        author,
-        "-m",
-        "forge_core.cli",
-        "inspect",
-        operator,
-        "--shape",
-        "1024x1024",
-        "--dtype",
-        "float32",
-        "--arch",
-        "sm_90a",
-    )
+    call = f"-m forge_core.cli inspect {operator} --shape 1024x1024 --dtype float32 --arch sm_90a"
+    inspected = run(author, *call.split())
     assert inspected.returncode == 0, inspected.stderr
     assert "registers" in inspected.stdout
     measured = run(author, "-m", "forge_core.cli", "bench", "smoke", "--operator", operator, "--json", "-")
