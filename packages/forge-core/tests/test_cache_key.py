@@ -221,18 +221,6 @@ def tree(tmp_path, monkeypatch):
     class Tree:
         package = name
 
-        def write(self, **files):
-            for path, text in files.items():
-                target = tmp_path.joinpath(*path.replace("__", "/").split("/")).with_suffix(".py")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                for parent in target.parents:
-                    if parent == tmp_path:
-                        break
-                    (parent / "__init__.py").touch()
-                target.write_text(text.replace("TREE", name))
-            importlib.invalidate_caches()
-            return self
-
         def add(self, path, text):
             target = tmp_path / name / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -336,7 +324,7 @@ def test_an_import_that_fails_today_is_in_the_key(tree):
     assert tree.of() != before
 
 
-def test_an_installed_package_counts_by_its_version(tree, tmp_path, monkeypatch):
+def test_an_installed_package_counts_by_its_version(tree):
     tree.add("kernel.py", "import pytest\nfrom hypothesis import given\n")
     found = tree.of()
     assert found["pytest"] == f"pytest=={pytest.__version__}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -91,17 +90,6 @@ def test_the_table_does_not_grow_for_ever(one: Planted, monkeypatch: pytest.Monk
     for n in range(1, 12):
         one.table.launch(None, (torch.zeros(n),), {})
         assert len(one.table) <= 4
-
-
-def test_launches_and_hits_are_logged(one: Planted, caplog: pytest.LogCaptureFixture) -> None:
-    x = torch.zeros(3, 4)
-    with caplog.at_level(logging.DEBUG, "forge_core"):
-        one.table.launch(None, (x,), {})
-        one.table.launch(None, (x,), {})
-    assert [record.getMessage() for record in caplog.records] == [
-        "ns::f: simple None: why",
-        "launch table hit: ns::f simple",
-    ]
 
 
 def test_what_is_no_key_or_equal_to_one_is_refused_by_the_checks(one: Planted) -> None:
