@@ -268,11 +268,12 @@ def forward_mode(subject: Subject, device: torch.device) -> None:
 
 def gradients(subject: Subject, device: torch.device) -> None:
     """Gradients: of the public call, by the dispatcher, and those that ``torch.vmap`` maps."""
-    for case in _derived(subject, device, conformance_gradients.check_gradients):
+    of = conformance_gradients
+    for case in _derived(subject, device, of.check_gradients):
         if isinstance(subject.operator, Operator):
             sets = [_finite_made(subject, device, case, seed) for seed in range(3)]
-            mapped, right = conformance_gradients.mapped, _right_gradient(subject, case, conformance_gradients.mapped)
-            conformance_gradients.check_vmap(mapped(subject.call(case)), mapped(subject.call(case)), sets, right)
+            mapped = of.mapped(subject.call(case))
+            of.check_vmap(mapped, mapped, sets, _right_gradient(subject, case, of.mapped))
 
 
 def second_derivatives(subject: Subject, device: torch.device) -> None:
