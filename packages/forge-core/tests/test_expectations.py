@@ -72,7 +72,7 @@ def test_what_is_as_declared_passes(found):
 )
 def test_each_figure_is_held(found, wrong, figure, got):
     (violation,) = found(kernel(**wrong))
-    assert re.search(f": {figure}: declared .*, got [^;]*{re.escape(got)}", violation)
+    assert re.search(f": {re.escape(figure)}: declared .*, got [^;]*{re.escape(got)}", violation)
 
 
 def test_spills_are_held_to_what_is_declared(found):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -111,18 +112,27 @@ MOST = 2**24
 """Elements of a tensor."""
 
 
+def lengths(width):
+    """Of the columns of a tensor of this width."""
+    return [length for length in LENGTHS if length * width < MOST]
+
+
+def beginning_anywhere(width, dtype, most=2):
+    """Tensors of columns of all lengths, which begin at a boundary or some elements behind one: (where, x)."""
+    generator = torch.Generator(device="cuda").manual_seed(width)
+    for length, begin in itertools.product(lengths(width), (0, 1, 5)):
+        yield (length, begin), some(generator, (length, width), dtype, begin, most)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [BF16, FP32, FP64], ids=str)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_totals_of_neighboring_rows(width, dtype):
-    generator = torch.Generator(device="cuda").manual_seed(width)
-    for length in filter(lambda n: n * width < MOST, LENGTHS):
-        for begin in (0, 1, 5):
-            x = some(generator, (length, width), dtype, begin, 1 if dtype is BF16 else 4)
-            for view in (x, x[1:], x.view(1, *x.shape).expand(3, -1, -1), x[:, : width - width // 3]):
-                variant = "column" if view.numel() and width > 1 else "auto"  # others are contiguous rows, or none
-                got = column_total(view, -2, variant=variant)
-                assert torch.equal(got, total_reference(view, -2)), (length, begin, view.shape)
+    for where, x in beginning_anywhere(width, dtype, 1 if dtype is BF16 else 4):
+        for view in (x, x[1:], x.view(1, *x.shape).expand(3, -1, -1), x[:, : width - width // 3]):
+            variant = "column" if view.numel() and width > 1 else "auto"  # others are contiguous rows, or none
+            got = column_total(view, -2, variant=variant)
+            assert torch.equal(got, total_reference(view, -2)), (where, view.shape)
 
 
 @pytest.mark.gpu
@@ -130,7 +140,7 @@ def test_totals_of_neighboring_rows(width, dtype):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_all_kinds_of_operands_of_neighboring_rows(width, dtype):
     generator = torch.Generator(device="cuda").manual_seed(width)
-    for length in filter(lambda n: n * width < MOST, LENGTHS):
+    for length in lengths(width):
         weight = some(generator, (length,), dtype, 1)
         for shape in ((length, width), (3, length, width)):
             s = some(generator, (*shape[:-2], width), dtype)
@@ -213,10 +223,6 @@ def test_vectors_are_as_far_from_a_boundary_in_all_operands(width, align):
 @pytest.mark.parametrize("dtype", [BF16, FP32, FP64], ids=str)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_outputs_of_columns_that_begin_anywhere(width, dtype):
-    generator = torch.Generator(device="cuda").manual_seed(width)
-    for length in filter(lambda n: n * width < MOST, LENGTHS):
-        for begin in (0, 1, 5):
-            x = some(generator, (length, width), dtype, begin)
-            for variant in ("auto", "column") if width > 1 else ("auto",):
-                got = column_below(x, 0, variant=variant)
-                assert torch.equal(got, below_reference(x, 0)), (length, begin, variant)
+    for where, x in beginning_anywhere(width, dtype):
+        for variant in ("auto", "column") if width > 1 else ("auto",):
+            assert torch.equal(column_below(x, 0, variant=variant), below_reference(x, 0)), (where, variant)
