@@ -161,7 +161,7 @@ def _torch() -> tuple[Torch, tuple[Gpu, ...]]:
 
 
 def driver() -> Driver:
-    """Asks the driver's own libraries, which works with a torch built without CUDA and creates no context."""
+    """The driver, as its own libraries say: a torch built without CUDA is enough, and no context is created."""
     cuda, version, count = driver_cuda(), ctypes.create_string_buffer(96), ctypes.c_uint(0)
     nvml = load_library("libnvidia-ml.so.1", "nvml.dll")
     if nvml is not None and nvml.nvmlInit_v2() == 0:
