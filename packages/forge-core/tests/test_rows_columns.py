@@ -226,3 +226,14 @@ def test_outputs_of_columns_that_begin_anywhere(width, dtype):
     for where, x in beginning_anywhere(width, dtype):
         for variant in ("auto", "column") if width > 1 else ("auto",):
             assert torch.equal(column_below(x, 0, variant=variant), below_reference(x, 0)), (where, variant)
+
+
+def test_small_columns_are_read_by_element():
+    """All at once by a block, of fewer rows the more elements they have; beyond that by a cluster."""
+    cases = {(41, 250): (16, 1), (525, 98): (4, 1), (2739, 9): (1, 1), (14064, 2): (2, 4), (9794, 8): (8, 16)}
+    for (length, rows), expected in cases.items():
+        x = torch.empty(length, rows, dtype=BF16, device="meta")
+        told = column_total.explain(x, 0, arch="sm_90a")
+        assert (told.config.align, told.config.held, told.config.blocks > 1) == ("element", True, expected[1] > 1)
+        found = re.search(r"tiles of (\d+) neighboring rows, in (\d+) parts", told.why)
+        assert found and tuple(map(int, found.groups())) == expected

@@ -22,6 +22,8 @@ FULL = 0.9
 #: Minimum width of a tile in vectors of 16 bytes: a cache line; two lines if rows are split; a sector if otherwise
 #: multiprocessors would be idle.
 LINE, LINES, SECTOR = 8, 16, 2
+#: Rows of a narrow tile: at most; and those of a cluster by element, of which a tile has fewer only if tiles are few.
+NARROW, EACH = 16, 8
 #: Minimum rows of a tile that is transposed, which a warp reads at once.
 WARP = 32
 
@@ -100,10 +102,12 @@ def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
     if config.transposes:
         return _transposed_tiling(config, problem, target, config.resident * device.sm_count)
     if config.blocks > 1:
-        return _cluster_tiling(config, problem, config.resident * device.sm_count)
+        by_element = config.align == "element"
+        most = device.sm_count * (len(program.folds) if by_element else config.resident)
+        return (_small_cluster_tiling if by_element else _cluster_tiling)(config, problem, most)
     found = _tile(config, problem, LINE, target)
     if program.folds and found.tiles * 2 <= target:
-        narrow = _tile(config, problem, SECTOR, target)
+        narrow = _narrow(config, problem, target, device.sm_count // 2)
         if config.held or problem.length < FEW_STEPS * narrow.groups:
             return narrow
     few = FEW_ITERATIONS * (2 if config.binding.operands.writes else 1) if program.folds else 0
@@ -131,6 +135,15 @@ def _cluster_tiling(config: ColumnConfig, problem: Problem, resident: int) -> Ti
         if iterations <= longest * parts and found.tiles * parts >= least:
             return found._replace(parts=parts)
     return found._replace(parts=1)
+
+
+def _small_cluster_tiling(config: ColumnConfig, problem: Problem, most: int) -> Tiling:
+    """The tiling for a cluster per tile of few rows, by element; with one part if more than ``most`` blocks."""
+    tiles = _tiled(config, problem, min(EACH, problem.kept[-1].size))
+    iterations = -(-problem.length // (tiles.groups * config.chunks))
+    parts = power_of_two(min(config.blocks, iterations) + 1) // 2  # rounded down
+    few = tiles.tiles * parts <= most and iterations <= 2 * parts
+    return tiles._replace(parts=parts if few else 1)
 
 
 def _transposed_tiling(config: ColumnConfig, problem: Problem, target: int, resident: int) -> Tiling:
@@ -187,10 +200,34 @@ def _tile(config: ColumnConfig, problem: Problem, line: int, target: int) -> Til
         return Tiling(1, width, step, config.threads, -(-inner // step) * (rows // max(inner, 1)), groups)
     if config.align != "shifted" and not ragged and inner > min(2 * shared if line >= shared else line, places):
         width = min(-(-wide // line) * line, places, inner)
+    return _tiled(config, problem, width)
+
+
+def _narrow(config: ColumnConfig, problem: Problem, target: int, few: int) -> Tiling:
+    """Tiles of few rows, so that all elements of each are in flight at once, for at most ``target`` tiles.
+
+    They have fewer than ``EACH`` rows, which share a sector, only for that, and if there are then at most ``few``.
+    """
+    if config.align not in ("whole", "element"):
+        return _tile(config, problem, SECTOR, target)
+    inner, vec = problem.kept[-1].size, config.vec
+    fits = config.threads * vec // -(-problem.length // config.chunks)
+    width = max(-(-problem.rows // target), min(fits, NARROW), vec)
+    width = width // EACH * EACH or power_of_two(width + 1) // 2
+    if width < EACH and (fits < vec or -(-inner // width) * (problem.rows // inner) > few):
+        width = EACH
+    return _tiled(config, problem, min(width, inner))
+
+
+def _tiled(config: ColumnConfig, problem: Problem, width: int) -> Tiling:
+    """Tiles of so many rows, a block each."""
+    inner, vec, iterations = problem.kept[-1].size, config.vec, -(-problem.length // config.chunks)
     each = width // math.gcd(width, vec)  # threads whose vectors are whole element indices of all rows
     rounds = each * vec // width
     threads = each * max(1, min(config.threads // each, -(-iterations // rounds)))
-    return Tiling(1, width, width, threads, -(-inner // width) * (rows // max(inner, 1)), threads * vec // width)
+    return Tiling(
+        1, width, width, threads, -(-inner // width) * (problem.rows // max(inner, 1)), threads * vec // width
+    )
 
 
 def workspace(config: RowConfig, problem: Problem, device: Device) -> int:

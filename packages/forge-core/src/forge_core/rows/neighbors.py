@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forge_core.choice import Refusal
 from forge_core.device import Device
-from forge_core.rows.arguments import Tiling, target_blocks, tiling
+from forge_core.rows.arguments import SECTOR, Tiling, target_blocks, tiling
 from forge_core.rows.binding import Binding
 from forge_core.rows.config import COLUMN_THREADS, LIMIT, MANY_DIMS, ColumnConfig, HeldConfig
 from forge_core.rows.listing import listed
@@ -36,9 +36,13 @@ def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnC
     if problem.transposes:
         return _transposed(able, problem, device)
     for single in listed(binding, device, ColumnConfig, "element") if one else ():
-        tiles = tiling(single, problem, device)
-        if single.held and not single.transposes and tiles.parts == 1 and _by_element(binding, problem, kind, tiles):
-            return _checked(single, problem, tiles)
+        if single.held and not single.transposes:
+            tiles = tiling(single, problem, device)
+            if tiles.parts > (2 if kind == "whole" else 1) or (
+                single.blocks == 1
+                and _by_element(binding, problem, kind, tiles, problem.length <= tiles.groups * single.chunks)
+            ):
+                return _checked(single, problem, tiles)
     fits = [config for config in able if config.blocks == 1]
     first, last = fits[0], fits[-1]  # the first has a block per tile
     tiles = tiling(first, problem, device)
@@ -56,20 +60,21 @@ def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnC
     return _checked(config, problem, tiles)
 
 
-def _by_element(binding: Binding, problem: Problem, kind: str, tiles: Tiling) -> bool:
+def _by_element(binding: Binding, problem: Problem, kind: str, tiles: Tiling, at_once: bool) -> bool:
     """Whether a block reads a narrow tile faster by element, with one row a thread, than by vectors.
 
     Vectors would take parts or reach across rows, and a thread would have as many rows to reduce one after the other.
+    ``at_once``: whether all loads of a thread are in flight at once.
     """
-    program, steps = binding.program, -(-problem.length // tiles.groups)
+    program, sector = binding.program, COLUMN_THREADS // (SECTOR * binding.widest_vec)
     if kind == "whole":  # rows of one element are no work but their loads
         merges = program.merge == "max_sum" and binding.widest_vec > FEW_CHUNKS
-        return merges and problem.length > 1 and steps <= FEW_MERGED
+        return merges and 1 < problem.length <= FEW_MERGED * min(tiles.groups, FEW_MERGED)
     if kind == "element":
         return False
     if len(program.folds) > 1 or (program.folds and binding.operands.writes):
-        return problem.length <= MANY_ELEMENTS
-    return steps <= FEW_STEPS and problem.read_bytes <= SMALL
+        return at_once or problem.length <= MANY_ELEMENTS
+    return (at_once or problem.length <= FEW_STEPS * sector) and problem.read_bytes <= SMALL
 
 
 def _transposed(able: list[ColumnConfig], problem: Problem, device: Device) -> ColumnConfig | Refusal:
