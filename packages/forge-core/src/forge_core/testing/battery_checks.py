@@ -268,12 +268,11 @@ def forward_mode(subject: Subject, device: torch.device) -> None:
 
 def gradients(subject: Subject, device: torch.device) -> None:
     """Gradients: of the public call, by the dispatcher, and those that ``torch.vmap`` maps."""
-    of = conformance_gradients
-    for case in _derived(subject, device, of.check_gradients):
+    for case in _derived(subject, device, conformance_gradients.check_gradients):
         if isinstance(subject.operator, Operator):
             sets = [_finite_made(subject, device, case, seed) for seed in range(3)]
-            mapped = of.mapped(subject.call(case))
-            of.check_vmap(mapped, mapped, sets, _right_gradient(subject, case, of.mapped))
+            mapped, right = conformance_gradients.mapped, _right_gradient(subject, case, conformance_gradients.mapped)
+            conformance_gradients.check_vmap(mapped(subject.call(case)), mapped(subject.call(case)), sets, right)
 
 
 def second_derivatives(subject: Subject, device: torch.device) -> None:
