@@ -205,10 +205,13 @@ def test_small_elements_are_loaded_at_once(dtype):
 
 
 def test_wide_rows_have_a_block_per_tile():
-    """From 1.5 tiles for each multiprocessor on, a cluster or parts would only add an exchange."""
+    """From 1.5 tiles for each multiprocessor on, a cluster or parts only add an exchange; not if narrow."""
     for width, blocks in ((40001, 1), (4001, 8)):
         config = column_total.explain(torch.empty(1500, width, dtype=BF16, device="meta"), 0, arch="sm_90a").config
         assert (config.held, config.blocks) == (True, blocks)
+    for width, held in ((16384, False), (32768, True)):  # tiles of 64 and 128 bytes
+        x = torch.empty(32768, width, dtype=BF16, device="meta")
+        assert column_total.explain(x, 0, arch="sm_90a").config.held == held
 
 
 @pytest.mark.parametrize(("width", "align"), [(35, "shifted"), (257, "skewed")])

@@ -84,16 +84,16 @@ class Held(HeldConfig, RealigningKernel):
             sharers = Sharers(threads, self.threads, slots=Slots(start, slots[1], rank, Int32(parts), threads))
         exchange = open_exchange(smem, monoids, sharers)
 
-        # Load.
-        held = []
+        # Load: all addresses first, so that the loads of a thread's rows follow one another.
+        lines = []
         for turn in cutlass.range_constexpr(self.rows):
             row, source, count = Int64(group), Int64(group), length
             if const_expr(not self.sized):
                 # Lane groups past the last row are clamped to it with count 0, so that the warp stays converged.
                 row = (row * self.rows + turn) * (self.threads // width) + thread // width
                 source, count = cutlass.min(row, rows - 1), Int32(cutlass.select_(row < rows, length, 0))
-            g = self.row_of(pointers, length, dims, source, nested=nested)
-            held.append((row, count, g, self.load(g, count, who, smem, policy, slots)))
+            lines.append((row, count, self.row_of(pointers, length, dims, source, nested=nested)))
+        held = [(*line, self.load(line[2], line[1], who, smem, policy, slots)) for line in lines]
 
         for row, count, g, pieces in held:
             # Fold and exchange.

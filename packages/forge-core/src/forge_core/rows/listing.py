@@ -235,10 +235,10 @@ def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
     chunks = {"whole": max(1, 16 // words), "shifted": max(1, 16 // words // max(1, len(columns)))}
     for align, each in {**chunks, "skewed": chunks["whole"], "element": 8}.items():
         short = ((True, 1),) if align in chunks or not columns else ()
-        # Rows read by element are indexed by several dims.
-        for held, reduced in (*short, (False, MANY_DIMS if align == "element" else 1)):
+        # Rows read by element may have several reduced dims.
+        for held, reduced in (*short, (False, 1), *(((False, MANY_DIMS),) if align == "element" else ())):
             longer = align != "element" and not held and not columns
-            twice = adds and (longer or (align == "element" and held))
+            twice = adds and (longer or (align == "element" and reduced == 1))
             more = max(1, binding.widest_vec // 4) if merged and longer else 2 if twice else 1
             overlap = not held and device.capability >= (9, 0)
             sizes = (COLUMN_THREADS, each * more, spare, MANY_DIMS, reduced, most)

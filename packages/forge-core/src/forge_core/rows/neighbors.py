@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forge_core.choice import Refusal
 from forge_core.device import Device
-from forge_core.rows.arguments import SECTOR, Tiling, target_blocks, tiling
+from forge_core.rows.arguments import LINE, SECTOR, Tiling, target_blocks, tiling
 from forge_core.rows.binding import Binding
 from forge_core.rows.config import COLUMN_THREADS, LIMIT, MANY_DIMS, ColumnConfig, HeldConfig
 from forge_core.rows.listing import listed
@@ -18,8 +18,8 @@ SMALL, FEW_STEPS, FEW_ITERATIONS = 2**24, 48, 3
 #: Elements up to which a row is read by element in other programs, and steps if 16-bit vectors are aligned.
 MANY_ELEMENTS, FEW_MERGED = 1024, 16
 #: Vectors of 16 bytes per tile, and tiles for each multiprocessor, from which a block per tile is faster than a cluster
-#: or parts.
-WIDE, MANY_TILES = 4, 1.5
+#: or parts; beyond so many bytes, whose loads take longer than another launch, a tile has a cache line.
+WIDE, MANY_TILES, LONG = 4, 1.5, 2**27
 # Bytes from which sums of aligned elements are limited by DRAM, where vectors load up to 7 % faster.
 _STREAMED = 2**25
 
@@ -31,7 +31,7 @@ def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnC
     if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
         return Refusal(f"at most {MANY_DIMS} dims that cannot be merged", "more")
     kind, one = problem.column_alignment(binding.widest_vec, COLUMN_THREADS), len(problem.reduced) == 1
-    able = [config for config in listed(binding, device, ColumnConfig, kind) if one or config.reduced > 1]
+    able = [config for config in listed(binding, device, ColumnConfig, kind) if one == (config.reduced == 1)]
     able = [config for config in able if config.transposes == problem.transposes]
     if problem.transposes:
         return _transposed(able, problem, device)
@@ -46,7 +46,8 @@ def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnC
     fits = [config for config in able if config.blocks == 1]
     first, last = fits[0], fits[-1]  # the first has a block per tile
     tiles = tiling(first, problem, device)
-    wide = tiles.rows >= WIDE * binding.widest_vec and tiles.tiles >= MANY_TILES * device.sm_count
+    least = WIDE if problem.read_bytes <= LONG else LINE
+    wide = tiles.rows >= least * binding.widest_vec and tiles.tiles >= MANY_TILES * device.sm_count
     wide &= not binding.operands.writes
     config = first if wide or tiling(last, problem, device).parts == 1 else last
     tiles = tiling(config, problem, device)
