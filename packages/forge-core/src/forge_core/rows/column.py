@@ -49,32 +49,40 @@ class Column(ColumnConfig, PartedKernel):
         inner, rows = grouped(self, dims)[self.rank - 1][0], self.rows_of(dims)
         tiles, parts = (inner + (step - 1)) // step, Int32(parts)
         scratch = self.scratch(args) if const_expr(self.workspace) else Int64(0)
-        row = pointers, scratch, Int32(length), dims, numbers
         # Divisions happen here, once, on the host.
         width, threads, edge = Int32(width), Int32(threads), self.vec - 1 if const_expr(self.align == "shifted") else 0
         groups = threads * self.vec // width
         steps = (Int32(length) + (edge + width - 1) // width + groups - 1) // groups
         span = ((steps + (self.chunks - 1)) // self.chunks + parts - 1) // parts * self.chunks
         divisors = divisor(width), divisor(Int32(tiles))
-        sizes = (width, Int32(step), threads, groups, steps, span, parts, divisors, self.policy(rows, length))
+        sizes = (Int32(length), self.nested(dims, first=True), width, Int32(step), threads, groups, steps, span, parts)
+        # Constants that all rows need first: fewer cache lines of them are waited for.
+        inner_first = dims[self.others :] + dims[: self.others]
+        own = pointers, scratch, (*sizes, divisors, self.policy(rows, length)), inner_first, numbers
+        row = pointers, scratch, Int32(length), dims, numbers
         grid, block = (Int32(rows // inner * tiles), parts, 1), (Int32((threads + 31) // 32 * 32), 1, 1)
         shape = {"grid": grid, "block": block, "max_number_threads": (self.threads, 1, 1)}
         cluster = (1, parts, 1) if const_expr(self.blocks > 1) else None
-        self.launch_all(row, sizes, parts, args[-1], **shape, cluster=cluster)
+        self.launch_all(own, row, parts, args[-1], **shape, cluster=cluster)
+
+    @property
+    def others(self) -> int:
+        """Integers of all kept dims but the innermost."""
+        return (self.rank - 1) * (1 + len(self.binding.operands.tensors))
 
     @cute.kernel
     def kernel(
         self,
         pointers: tuple,
         scratch: Int64,
-        length: Int32,
+        sizes: tuple,
         dims: tuple,
         numbers: tuple,
-        sizes: tuple,
         pass_index: cutlass.Constexpr,
     ):
         program, names, passes, vec = self.binding.program, self.binding.operands, self.passes, self.vec
-        (width, step, threads, groups, steps, span, parts, divisors, policy), smem = sizes, SmemAllocator()
+        length, nested, width, step, threads, groups, steps, span, parts, divisors, policy = sizes
+        smem, dims = SmemAllocator(), dims[-self.others :] + dims[: -self.others]
         (block, part, _), rows = cute.arch.block_idx(), self.rows_of(dims)
         inner = grouped(self, dims)[self.rank - 1][0]
         lead(self.overlap and ALL < self.launches[-1] != pass_index)
@@ -83,7 +91,8 @@ class Column(ColumnConfig, PartedKernel):
         # Rows of this block.  Neighboring blocks have neighboring tiles.
         outer, tile_index = divmod(block, divisors[1])
         first = Int64(tile_index) * step
-        g0 = self.neighbor(self.row_of(pointers, length, dims, Int64(outer), first=True), dims, first)
+        g0 = self.row_of(pointers, length, dims, Int64(outer), first=True, nested=nested)
+        g0 = self.neighbor(g0, dims, first)
         tile = Tile.of(self, g0, (width, divisors[0], step, threads, groups), length, (first, inner - first), policy)
         g, gs = self.neighbor(g0, dims, tile.first), [self.neighbor(g0, dims, column) for column in tile.columns()]
         row_values = [self.row_values(g, length, numbers) for g in gs]

@@ -67,9 +67,12 @@ class RowKernel(Pieces):
         """Launch bounds and bytes of shared memory, for blocks of ``threads`` threads."""
         return {**launch_bounds(self.resident), "smem": self.shared(threads)}
 
-    def nested(self, dims: Sequence[Any]) -> Int32:
-        """1 if all kept dims but the outermost have size 1: made on the host, it spares a kernel reads of constants."""
-        found = reduce(operator.or_, [size for size, *_ in grouped(self, dims)[1 : self.rank]], 1)
+    def nested(self, dims: Sequence[Any], *, first: bool = False) -> Int32:
+        """1 if all kept dims but the outermost have size 1: made on the host, it spares a kernel reads of constants.
+
+        ``first``: as of :meth:`row_of`, for which the innermost may have another size, too.
+        """
+        found = reduce(operator.or_, [size for size, *_ in grouped(self, dims)[1 : self.rank - first]], 1)
         return Int32(found & 2**31 - 1 if isinstance(found, int) else found)
 
     def row_of(

@@ -59,15 +59,15 @@ class PartedKernel(RowKernel):
             found.append(cute.make_tensor(cute.make_ptr(dtype, start, GLOBAL, assumed_align=8), layout))
         return found
 
-    def launch_all(self, row: tuple[Any, ...], sizes: tuple[Any, ...], parts: Int32, stream: Any, **shape: Any) -> None:
-        """Launches the kernel for each pass, and :meth:`finish` after it, with the arguments ``row`` of both.
+    def launch_all(self, own: tuple[Any, ...], row: tuple[Any, ...], parts: Int32, stream: Any, **shape: Any) -> None:
+        """Launches the kernel for each pass with the arguments ``own``, and :meth:`finish` after it with ``row``.
 
-        ``sizes`` are the kernel's alone; ``shape`` is the grid, the block and other arguments of its launches.
+        ``shape`` is the grid, the block and other arguments of the kernel's launches.
         """
         for pass_index in self.launches:
             name_kernel(self.kernel, f"{self.kernel_name}_pass{pass_index}" if self.workspace else self.kernel_name)
             overlap = self.overlap and pass_index > 0
-            self.kernel(*row, sizes, pass_index).launch(
+            self.kernel(*own, pass_index).launch(
                 **shape, **self.resources(self.threads), stream=stream, use_pdl=overlap
             )
             if ALL < pass_index < len(self.passes):

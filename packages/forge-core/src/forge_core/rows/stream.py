@@ -40,7 +40,9 @@ class Stream(StreamConfig, PartedKernel):
         parts = Int32(parts) if const_expr(self.parted) else Int32(1)
         rows, scratch = self.rows_of(dims), self.scratch(args) if const_expr(self.parted) else Int64(0)
         row, sizes = (pointers, scratch, length, dims, numbers), (parts, self.policy(rows, length))
-        self.launch_all(row, sizes, parts, args[-1], grid=(Int32(rows * parts), 1, 1), block=(self.threads, 1, 1))
+        self.launch_all(
+            (*row, sizes), row, parts, args[-1], grid=(Int32(rows * parts), 1, 1), block=(self.threads, 1, 1)
+        )
 
     @cute.kernel
     def kernel(
