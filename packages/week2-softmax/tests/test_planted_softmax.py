@@ -9,10 +9,10 @@ from itertools import product
 import pytest
 import torch
 
+from forge_core.cache import builder_at
 from forge_core.cute import grid, online
 from forge_core.cute.monoid import Maximum, Sum
 from forge_core.device import SPECS, query
-from forge_core.op.plan import load
 from forge_core.rows import held
 from forge_core.rows.plan import plan_call
 from forge_core.testing import assert_near_float64
@@ -93,7 +93,7 @@ def planned(x, out, device):
 def instructions(shape):
     x = torch.empty(shape, device="meta")
     launch = planned(x, x, SPECS["H200"])
-    ptx = load(launch.builder).compile(launch.config, arch="sm_90a").ptx
+    ptx = builder_at(launch.builder).compile(launch.config, arch="sm_90a").ptx
     patterns = (r"max\.NaN\.f32", r"\bsub\.", r"ex2\.approx", r"shfl\.sync", r"selp", r"ld\.relaxed")
     return [len(re.findall(pattern, ptx)) for pattern in patterns]
 
@@ -119,7 +119,7 @@ def launch(x):
     scratch = torch.full((plan.workspace,), 255, dtype=torch.uint8, device=x.device)
     pointers = [tensor.data_ptr() for tensor in ((x, out, scratch) if plan.workspace else (x, out))]
     numbers = (7,) if plan.numbered else ()
-    compiled = load(plan.builder).compile(plan.config, arch=device.arch)
+    compiled = builder_at(plan.builder).compile(plan.config, arch=device.arch)
     compiled.launch(*pointers, *plan.arguments, *numbers, torch.cuda.current_stream().cuda_stream)
     torch.cuda.synchronize()
     return out

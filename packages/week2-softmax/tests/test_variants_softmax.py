@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import forge_week2_softmax as week2
+from forge_core.cache import builder_at
 from forge_core.device import query
 from forge_core.errors import UnsupportedError
-from forge_core.op.plan import load
 from forge_core.rows.plan import plan_call
 from forge_core.testing.inputs import cover, placed, traits
 from forge_week2_softmax.program import Softmax
@@ -111,7 +111,7 @@ def test_a_number_that_comes_again_is_left_in_no_slot(dtype: Any, shape: Any) ->
     want = [CALLS["forward"](x) for x in inputs]
     device = query(inputs[0].device)
     plan = plan_call("softmax", Softmax(), {"x": inputs[0], "y": want[0]}, (1,), device, "grid")
-    launch = load(plan.builder).compile(plan.config, arch=device.arch).launch
+    launch = builder_at(plan.builder).compile(plan.config, arch=device.arch).launch
     scratch = torch.full((plan.workspace // 8,), -1, device="cuda")
     stream = torch.cuda.current_stream().cuda_stream
     for k in range(100):

@@ -6,8 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from forge_core.cache import CompileCached, builder_at
-
 
 @dataclass(frozen=True)
 class Variant:
@@ -84,15 +82,3 @@ class Explanation:
             f"  config {self.config}\n"
             f"  reads {self.read} bytes, writes {self.written} bytes at least; cache key {self.key}"
         )
-
-
-def load(path: str) -> CompileCached[Any]:
-    """Imports a builder by its path ``"module:attribute"``, and cutlass with it.
-
-    To launch, use :func:`forge_core.cache.builder_at` instead: it loads a compiled kernel without importing cutlass.
-
-    Raises:
-        UnsupportedError: the CuTe DSL is not installed.
-        CompileError: there is no builder at the path.
-    """
-    return builder_at(path).imported()

@@ -21,11 +21,12 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
+from forge_core.cache import builder_at
 from forge_core.cache.sources import fingerprint, locate
 from forge_core.device import Device
 from forge_core.errors import ForgeError
 from forge_core.op import Operator
-from forge_core.op.plan import Plan, load
+from forge_core.op.plan import Plan
 from forge_core.proofs.calls import plan, run_digest, values
 from forge_core.proofs.declare import ProofError, Week, digest_of, discover
 from forge_core.proofs.definitions import Definitions, code_digest
@@ -183,7 +184,7 @@ def _launch_digest(launch: Plan) -> str:
 def _code(arch: str, key: tuple[str, Any]) -> str:
     builder, config = key
     try:
-        made = load(builder).compile(config, arch=arch)
+        made = builder_at(builder).compile(config, arch=arch)
     except ForgeError as error:
         return f"! {error}"
     return hashlib.sha256(f"{made.key.options}\n{normalised(made.ptx or '')}".encode()).hexdigest()[:16]
