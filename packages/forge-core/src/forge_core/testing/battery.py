@@ -96,7 +96,7 @@ CHECKS: dict[str, Check] = {
     "determinism": Check(checks.determinism),
     "graph_replay": Check(checks.of_calls(conformance.check_graph_replay), GPU),
     "side_stream": Check(checks.of_calls(conformance.check_side_stream), GPU),
-    "current_device": Check(checks.current_device, GPU),
+    "current_device": Check(checks.of_calls(conformance.check_current_device_unchanged), GPU),
     "second_device": Check(checks.of_calls(conformance.check_second_device), GPU, gpus=2),
 }
 

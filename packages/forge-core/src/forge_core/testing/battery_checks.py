@@ -365,9 +365,3 @@ def determinism(subject: Subject, device: torch.device) -> None:
     for case in _large(subject, device):
         make = subject.inexact or subject.make
         conformance.check_determinism(subject.call(case), make(case, subject.dtypes[0], device, 0))
-
-
-def current_device(subject: Subject, device: torch.device) -> None:
-    """A call leaves the current device as it was."""
-    for case in _large(subject, device):
-        conformance.check_current_device_unchanged(subject.call(case), subject.fresh(case, device))

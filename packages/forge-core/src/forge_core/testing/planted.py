@@ -5,6 +5,7 @@ Each fault takes the right operator and returns one with a fault that real kerne
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -34,22 +35,28 @@ class Planted:
         return getattr(self.plant, "__name__", "fault")
 
 
+def _of_result(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Call], Call]:
+    """A fault that changes the right operator's result, or a copy that it may write."""
+
+    @functools.wraps(change)
+    def plant(right: Call) -> Call:
+        return lambda *args, **kwargs: change(right(*args, **kwargs).clone())
+
+    return plant
+
+
 def _flat(dense: torch.Tensor) -> torch.Tensor:
     """The elements in memory order, so that a fault of values keeps the strides."""
     return dense.as_strided((dense.numel(),), (1,))
 
 
-def last_tile_dropped(right: Call) -> Call:
+@_of_result
+def last_tile_dropped(out: torch.Tensor) -> torch.Tensor:
     """The grid was rounded down, so the last elements are never written."""
-
-    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
-        out = right(*args, **kwargs).clone()
-        flat = _flat(out).view(torch.uint8)
-        tail = flat[-max(1, min(flat.numel() // 4, 32)) :]
-        tail.copy_(tail ^ 0xA5 if out.dtype is not torch.bool else tail ^ 1)
-        return out
-
-    return wrong
+    flat = _flat(out).view(torch.uint8)
+    tail = flat[-max(1, min(flat.numel() // 4, 32)) :]
+    tail.copy_(tail ^ 0xA5 if out.dtype is not torch.bool else tail ^ 1)
+    return out
 
 
 def input_returned(right: Call) -> Call:
@@ -61,39 +68,27 @@ def input_returned(right: Call) -> Call:
     return wrong
 
 
-def one_element_flipped(right: Call) -> Call:
+@_of_result
+def one_element_flipped(out: torch.Tensor) -> torch.Tensor:
     """A race between two blocks flips a single bit of a single element."""
-
-    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
-        out = right(*args, **kwargs).clone()
-        flat = _flat(out).view(torch.uint8)
-        middle = flat.numel() // 2
-        flat[middle] = flat[middle] ^ 1
-        return out
-
-    return wrong
+    flat = _flat(out).view(torch.uint8)
+    middle = flat.numel() // 2
+    flat[middle] = flat[middle] ^ 1
+    return out
 
 
-def shifted_by_one(right: Call) -> Call:
+@_of_result
+def shifted_by_one(out: torch.Tensor) -> torch.Tensor:
     """An off-by-one in the index map."""
-
-    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
-        out = right(*args, **kwargs).clone()
-        flat = _flat(out)
-        flat.copy_(flat.roll(1))
-        return out
-
-    return wrong
+    flat = _flat(out)
+    flat.copy_(flat.roll(1))
+    return out
 
 
-def strides_of_input(right: Call) -> Call:
+@_of_result
+def strides_of_input(out: torch.Tensor) -> torch.Tensor:
     """The values are right, but a view is returned instead of a contiguous result."""
-
-    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
-        out = right(*args, **kwargs)
-        return out.transpose(-1, -2).contiguous().transpose(-1, -2)
-
-    return wrong
+    return out.transpose(-1, -2).contiguous().transpose(-1, -2)
 
 
 def stale_output(right: Call) -> Call:
@@ -167,39 +162,27 @@ def _smallest_tenth(out: torch.Tensor) -> torch.Tensor:
     return (size <= limit) & size.isfinite()
 
 
-def small_results_zeroed(right: Call) -> Call:
+@_of_result
+def small_results_zeroed(out: torch.Tensor) -> torch.Tensor:
     """Small results are lost, which an allowance proportional to the largest result would not notice."""
-
-    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
-        out = right(*args, **kwargs)
-        return out.masked_fill(_smallest_tenth(out), 0)
-
-    return wrong
+    return out.masked_fill(_smallest_tenth(out), 0)
 
 
-def small_results_doubled(right: Call) -> Call:
+@_of_result
+def small_results_doubled(out: torch.Tensor) -> torch.Tensor:
     """Small results are off by a factor of 2: an exponent of a subnormal or a rescaled partial result is wrong."""
-
-    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
-        out = right(*args, **kwargs)
-        return torch.where(_smallest_tenth(out), 2 * out, out)
-
-    return wrong
+    return torch.where(_smallest_tenth(out), 2 * out, out)
 
 
-def one_row_scaled(right: Call) -> Call:
+@_of_result
+def one_row_scaled(out: torch.Tensor) -> torch.Tensor:
     """One row, or one result where there are no rows, is off by a factor of 1 + 2^-7: a wrong constant of that row."""
-
-    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
-        out = right(*args, **kwargs).clone()
-        if out.numel():
-            # The row that holds the largest result, so that the change is not below a reduction's bound.
-            largest = int(out.abs().reshape(-1).argmax())
-            row = out[largest // (out.numel() // out.shape[0])] if out.ndim else out
-            row.copy_(row.double() * (1 + 2**-7))
-        return out
-
-    return wrong
+    if out.numel():
+        # The row that holds the largest result, so that the change is not below a reduction's bound.
+        largest = int(out.abs().reshape(-1).argmax())
+        row = out[largest // (out.numel() // out.shape[0])] if out.ndim else out
+        row.copy_(row.double() * (1 + 2**-7))
+    return out
 
 
 #: The formats that results are rounded to on the way; 16-bit results are scaled instead.
