@@ -218,7 +218,7 @@ def test_wide_rows_have_a_block_per_tile():
 def test_vectors_are_as_far_from_a_boundary_in_all_operands(width, align):
     """An output begins at a boundary, also where its input does not."""
     for begin, expected in ((0, align), (1, "element")):
-        x = torch.empty(20000 * width + begin, dtype=BF16, device="meta")[begin:].view(20000, width)
+        x = torch.empty(200000 * width + begin, dtype=BF16, device="meta")[begin:].view(200000, width)
         assert column_below.explain(x, 0, arch="sm_90a", variant="column").config.align == expected
 
 

@@ -123,7 +123,7 @@ def test_tiles_of_few_elements_are_read_by_element(program, shape, dtype, align)
 
 @pytest.mark.parametrize("rows", [15, 16, 23, 242, 300])
 def test_neighboring_rows_of_contiguous_memory_have_most_threads(rows):
-    x = torch.empty(100000, rows, dtype=BF16, device="meta")
+    x = torch.empty(1_000_000, rows, dtype=BF16, device="meta")
     problem = Problem.of(Centered().operands, (x, x), x.shape, (0,))
     _, config, _ = select("any", binding(BF16), problem, SPECS["H200"])
     assert config.align == ("whole" if rows == 16 else "shifted")

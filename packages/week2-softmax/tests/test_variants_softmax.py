@@ -127,7 +127,7 @@ def test_a_number_that_comes_again_is_left_in_no_slot(dtype: Any, shape: Any) ->
 #: Rows, columns, and the elements by which every tensor begins behind its allocation.
 SMALLEST = (
     *((300, 9, 0), (849, 40, 0), (2, 4099, 3), (70, 2048, 0), (5, 2048, 0), (3, 257, 1), (2, 64, 0), (3, 5, 1)),
-    *((1, 1, 0), (33, 8, 0), (9, 512, 0), (2, 65536, 0), (70, 257, 1), (5000, 257, 0), (1500, 9, 0)),
+    *((1, 1, 0), (33, 8, 0), (9, 512, 0), (2, 65536, 0), (70, 257, 1), (17_000, 257, 0), (470_000, 9, 0)),
 )
 #: Rows of which a cluster of 16 blocks keeps a part in shared memory, and one of most of the vectors that a grid holds.
 LONG = ((1, 200_704, 0), (1, 200_705, 0), (1, 2_200_000, 0))

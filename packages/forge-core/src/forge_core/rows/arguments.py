@@ -192,8 +192,8 @@ def _tile(config: ColumnConfig, problem: Problem, line: int, target: int) -> Til
     wide = max(places // iterations, -(-rows // target) if vec > 1 else 1)
     if config.align == "skewed":
         # A step advances by a multiple of ``vec`` elements of rows, or is the only one.
-        across = config.threads // min(vec, power_of_two(length))
-        while across * vec > 2 * line and (across // 2 - 1) * vec >= wide:
+        across, wide = config.threads // min(vec, power_of_two(length)), min(wide, inner)
+        while (across // 2 - 1) * vec >= (wide if across * vec > 2 * line else inner):
             across //= 2
         width, groups = across * vec, config.threads // across
         step = width - vec

@@ -45,9 +45,9 @@ _WARP_ROWS = ((128, 1, 2), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2),
 # Rows that are read by element, shorter than ``Problem.least``: threads per block, lanes per row, elements per lane,
 # rows per lane group; of programs that only reduce, that also write, and with column operands.  Rows of one thread may
 # be strided, but not with column operands.
-_THREAD_ROWS = ((128, 1, 4, 2), (128, 1, 8, 1), (128, 1, 16, 1), (128, 1, 32, 1))
-_REDUCED_ROWS = (*_THREAD_ROWS, (128, 16, 8, 1), (512, 0, 8, 1))
-_WRITTEN_ROWS = (*_THREAD_ROWS, (128, 2, 4, 2), (128, 4, 6, 1), (128, 8, 8, 1))
+_LONG_ROWS = ((128, 1, 16, 1), (128, 1, 32, 1))
+_REDUCED_ROWS = ((128, 1, 4, 4), (128, 1, 8, 4), *_LONG_ROWS, (128, 16, 8, 1), (512, 0, 8, 1))
+_WRITTEN_ROWS = ((128, 1, 4, 2), (128, 1, 8, 1), *_LONG_ROWS, (128, 2, 4, 2), (128, 4, 6, 1), (128, 8, 8, 1))
 _COLUMN_ROWS = (
     *((128, 1, 4, 2), (128, 2, 4, 2), (128, 4, 4, 1), (128, 4, 8, 1)),
     *((128, 8, 8, 1), (128, 16, 8, 1), (128, 32, 8, 1), (128, 32, 16, 1)),
@@ -230,16 +230,19 @@ def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
     words, spare, most = max(1, binding.words(binding.widest_vec)), spare_registers(device), device.sm_threads
     # Each iteration ends with a merge into the totals, twice as many for 16-bit rows; more vectors hide it.
     folds, adds = bool(binding.program.folds), len(binding.program.folds) == 1 and not names.writes
-    merged = folds and not columns and (merge == "max_sum" or bool(names.writes))
+    merged = merge == "max_sum" or bool(names.writes)
     # A vector of shifted rows has elements of several reduced indices, each with its own element of a column operand.
     chunks = {"whole": max(1, 16 // words), "shifted": max(1, 16 // words // max(1, len(columns)))}
     for align, each in {**chunks, "skewed": chunks["whole"], "element": 8}.items():
-        short = ((True, 1),) if align in chunks or not columns else ()
-        # Rows read by element may have several reduced dims.
-        for held, reduced in (*short, (False, 1), *(((False, MANY_DIMS),) if align == "element" else ())):
-            longer = align != "element" and not held and not columns
-            twice = adds and (longer or (align == "element" and reduced == 1))
-            more = max(1, binding.widest_vec // 4) if merged and longer else 2 if twice else 1
+        kinds = [(True, 1)] if align in chunks or not columns else []
+        kinds += [(False, 1)] if align != "element" or not columns else []
+        kinds += [(False, MANY_DIMS)] if align == "element" else []
+        for held, reduced in kinds:
+            longer = folds and not held and not columns
+            if align == "element":
+                more = 2 if reduced == 1 and (adds or longer) else 1
+            else:
+                more = (max(1, binding.widest_vec // 4) if merged else 2 if adds else 1) if longer else 1
             overlap = not held and device.capability >= (9, 0)
             sizes = (COLUMN_THREADS, each * more, spare, MANY_DIMS, reduced, most)
             yield ColumnConfig(binding, align, *sizes, held, overlap)

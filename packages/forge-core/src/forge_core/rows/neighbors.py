@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forge_core.choice import Refusal
 from forge_core.device import Device
-from forge_core.rows.arguments import LINE, SECTOR, Tiling, target_blocks, tiling
+from forge_core.rows.arguments import LINE, Tiling, target_blocks, tiling
 from forge_core.rows.binding import Binding
 from forge_core.rows.config import COLUMN_THREADS, LIMIT, MANY_DIMS, ColumnConfig, HeldConfig
 from forge_core.rows.listing import listed
@@ -12,13 +12,18 @@ from forge_core.rows.problem import Problem
 
 #: Vectors per thread whose loads hide each other.
 FEW_CHUNKS = 4
-#: Bytes up to which a block reads a narrow tile by element for so many steps, if its program only adds up, and by
-#: vectors for so many iterations where a cluster would share it.
-SMALL, FEW_STEPS, FEW_ITERATIONS = 2**24, 48, 3
-#: Elements up to which a row is read by element in other programs, and steps if 16-bit vectors are aligned.
-MANY_ELEMENTS, FEW_MERGED = 1024, 16
+#: Elements of all rows up to which unaligned ones are read by element, of programs that merge without writing and of
+#: others; elements of a row of 16 bits up to which any number of rows is, but of sums.
+MERGED, FEW, SHORT = 2**24, 2**22, 512
+#: Steps up to which aligned 16-bit rows are, too.
+FEW_MERGED = 16
+#: Iterations by element up to which a block has a whole tile, and iterations for each tile that a multiprocessor has.
+HELD_ITERATIONS, TILE_ITERATIONS = 6, 8
+#: Bytes up to which a block reads a tile by vectors for so many iterations where a cluster would share it.
+SMALL, FEW_ITERATIONS = 2**24, 3
 #: Vectors of 16 bytes per tile, and tiles for each multiprocessor, from which a block per tile is faster than a cluster
-#: or parts; beyond so many bytes, whose loads take longer than another launch, a tile has a cache line.
+#: or parts, for ``SHORT`` rows where they are written; beyond so many bytes, whose loads take longer than another
+#: launch, a tile has a cache line.
 WIDE, MANY_TILES, LONG = 4, 1.5, 2**27
 # Bytes from which sums of aligned elements are limited by DRAM, where vectors load up to 7 % faster.
 _STREAMED = 2**25
@@ -31,16 +36,18 @@ def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnC
     if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
         return Refusal(f"at most {MANY_DIMS} dims that cannot be merged", "more")
     kind, one = problem.column_alignment(binding.widest_vec, COLUMN_THREADS), len(problem.reduced) == 1
-    able = [config for config in listed(binding, device, ColumnConfig, kind) if one == (config.reduced == 1)]
-    able = [config for config in able if config.transposes == problem.transposes]
+    if one and kind in ("shifted", "skewed") and _few(binding, problem):
+        kind = "element"
+    able = [c for c in listed(binding, device, ColumnConfig, kind) if c.transposes == problem.transposes]
+    # One for several reduced dims reads rows with column operands by element in any case.
+    able = [config for config in able if one == (config.reduced == 1)] or able
     if problem.transposes:
         return _transposed(able, problem, device)
-    for single in listed(binding, device, ColumnConfig, "element") if one else ():
+    for single in listed(binding, device, ColumnConfig, "element") if one and kind in ("whole", "element") else ():
         if single.held and not single.transposes:
             tiles = tiling(single, problem, device)
             if tiles.parts > (2 if kind == "whole" else 1) or (
-                single.blocks == 1
-                and _by_element(binding, problem, kind, tiles, problem.length <= tiles.groups * single.chunks)
+                single.blocks == 1 and _by_element(binding, problem, kind, tiles, single.chunks, device)
             ):
                 return _checked(single, problem, tiles)
     fits = [config for config in able if config.blocks == 1]
@@ -48,7 +55,7 @@ def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnC
     tiles = tiling(first, problem, device)
     least = WIDE if problem.read_bytes <= LONG else LINE
     wide = tiles.rows >= least * binding.widest_vec and tiles.tiles >= MANY_TILES * device.sm_count
-    wide &= not binding.operands.writes
+    wide &= not binding.operands.writes or problem.length <= SHORT
     config = first if wide or tiling(last, problem, device).parts == 1 else last
     tiles = tiling(config, problem, device)
     # A cluster instead of parts, or of a block per tile if the blocks of all clusters are resident.
@@ -61,21 +68,25 @@ def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnC
     return _checked(config, problem, tiles)
 
 
-def _by_element(binding: Binding, problem: Problem, kind: str, tiles: Tiling, at_once: bool) -> bool:
-    """Whether a block reads a narrow tile faster by element, with one row a thread, than by vectors.
+def _few(binding: Binding, problem: Problem) -> bool:
+    """Whether unaligned rows are read faster by element, with one row a thread, than by vectors.
 
-    Vectors would take parts or reach across rows, and a thread would have as many rows to reduce one after the other.
-    ``at_once``: whether all loads of a thread are in flight at once.
+    A vector belongs to as many rows, each with totals of its own to reduce, and a tile of them reaches across lines.
+    Only of many elements does it cost more to load each by itself.
     """
-    program, sector = binding.program, COLUMN_THREADS // (SECTOR * binding.widest_vec)
+    merges, writes = len(binding.program.folds) > 1, bool(binding.operands.writes)
+    short = (merges or writes) and binding.widest_vec > FEW_CHUNKS and problem.length <= SHORT
+    return short or problem.rows * problem.length <= (MERGED if merges and not writes else FEW)
+
+
+def _by_element(binding: Binding, problem: Problem, kind: str, tiles: Tiling, chunks: int, device: Device) -> bool:
+    """Whether a block reads a whole tile by element faster than a cluster, parts or, of aligned rows, vectors do."""
     if kind == "whole":  # rows of one element are no work but their loads
-        merges = program.merge == "max_sum" and binding.widest_vec > FEW_CHUNKS
+        merges = binding.program.merge == "max_sum" and binding.widest_vec > FEW_CHUNKS
         return merges and 1 < problem.length <= FEW_MERGED * min(tiles.groups, FEW_MERGED)
-    if kind == "element":
-        return False
-    if len(program.folds) > 1 or (program.folds and binding.operands.writes):
-        return at_once or problem.length <= MANY_ELEMENTS
-    return (at_once or problem.length <= FEW_STEPS * sector) and problem.read_bytes <= SMALL
+    iterations = -(-problem.length // (tiles.groups * chunks))
+    few = iterations <= HELD_ITERATIONS and iterations * device.sm_count <= TILE_ITERATIONS * tiles.tiles
+    return iterations <= 1 or few
 
 
 def _transposed(able: list[ColumnConfig], problem: Problem, device: Device) -> ColumnConfig | Refusal:
