@@ -51,9 +51,9 @@ def svg_of(figure: Figure, title: str) -> str:
     text = re.sub(r' id="[\w.]+_\d+"', "", text[text.index("<svg ") :])
     # To a tenth of a point, in tags: labels are text.
     text = re.sub(r"<[^>]+>", lambda found: re.sub(r"(\d+\.\d)\d+", r"\1", found[0]), text)
-    text = re.sub(r">\s+<", "><", text).replace("'DejaVu Sans'", "sans-serif")
+    text = re.sub(r">\s+<", "><", text).replace("\n", " ").replace(" font-family: 'DejaVu Sans';", "")
     text = re.sub(r' transform="rotate\(-0 [^"]*"|<g/>|<defs></defs>', "", text)
-    named = f'<svg role="img" aria-label="{html.escape(title)}" '
+    named = f'<svg role="img" aria-label="{html.escape(title)}" font-family="sans-serif" '
     return text.replace("<svg ", named, 1).strip()
 
 
