@@ -12,7 +12,7 @@ import torch
 
 from forge_core.bench.environment import _digest, read_environment
 from forge_core.bench.pages import Source, fill
-from forge_core.bench.records import CaseRecord, ContenderRecord, ImportRecord, Record, Run, Verdict, figures, load
+from forge_core.bench.records import ContenderRecord, ImportRecord, Run, Verdict, figures, load
 from forge_core.bench.report import markdown
 from forge_core.errors import BenchmarkError
 
@@ -33,16 +33,10 @@ def contender(name, kind, median_ms, of_ceiling, of_best_peer, variant=""):
 
 @pytest.fixture
 def record():
-    good = CaseRecord(
-        name="transpose 4096x4096 float32",
-        package="p",
-        operator="transpose",
-        shape=[4096, 4096],
-        dtype="float32",
-        layout="contiguous",
-        read=67108864,
-        written=67108864,
-        traffic="each element once",
+    measured = load(RECORD)
+    (case,) = [case for case in measured.cases if case.name == "transpose 4096x4096 float32"]
+    good = msgspec.structs.replace(
+        case,
         contenders=[
             contender("forge", "ours", 0.0364, 0.981, 1.5, "vectorized"),
             contender("forge:naive", "ours", 0.2, 0.18, 0.27, "naive"),
@@ -60,19 +54,11 @@ def record():
     bad = msgspec.structs.replace(
         good, name="transpose 8x8 int8", shape=[8, 8], dtype="int8", contenders=[], targets=[], error="it broke | badly"
     )
-    return Record(
-        suite="week0",
-        date="2026-11-20T10:00:00+00:00",
-        timer="device",
-        backend="kernel",
-        method="a clock",
+    return msgspec.structs.replace(
+        measured,
         notes=["A note."],
-        environment=msgspec.structs.replace(load(RECORD).environment, commit="a" * 40, dirty=False, sources={}),
-        seed=0,
+        environment=msgspec.structs.replace(measured.environment, commit="a" * 40, dirty=False, sources={}),
         repeats=3,
-        warmup=5,
-        empty_pair_us=1.2,
-        seconds=100.5,
         cases=[good, bad],
         imports=[ImportRecord("m", 0.1, [0.1], "fresh", [Verdict(of="import", value=0.1, met=True, at_most=0.3)])],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 import re
 import signal
@@ -15,12 +16,11 @@ import pytest
 import torch
 
 from forge_core import settings
-from forge_core.bench import Bench, Package, Peer, cold, plan, processes, runner
+from forge_core.bench import Bench, Case, Package, Peer, cold, plan, processes, runner
 from forge_core.bench.gate import exact
 from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
 from forge_core.bench.measure import Context, Options, measure, poison
 from forge_core.bench.records import load, thin
-from forge_core.bench.schema import CaseGroup, expand
 from forge_core.errors import BenchmarkError
 from forge_core.progress import ends
 from forge_core.timing import check_floor
@@ -55,15 +55,10 @@ def swap(x):
     return x.transpose(-1, -2).clone(memory_format=torch.contiguous_format)
 
 
-def wrong_from(number, wrong):
-    """A call that is right until its call of that number, then `wrong`."""
-    calls = [0]
-
-    def call(x):
-        calls[0] += 1
-        return wrong(x) if calls[0] >= number else swap(x)
-
-    return call
+def wrong_in(numbers, wrong):
+    """A call that is right, but `wrong` in its calls of these numbers, from 1."""
+    calls = itertools.count(1)
+    return lambda x: wrong(x) if next(calls) in numbers else swap(x)
 
 
 def half_written(x):
@@ -213,7 +208,7 @@ def test_a_peer_that_is_wrong_is_an_error_too_and_ours_are_timed_without_it(invo
 def test_a_peer_that_turns_wrong_has_no_figures_of_any_run(invoke, number):
     # The last timed launch, the check after it, and the next run's check.
     arguments = ("quick", "--shape", "8x6", "--warmup", "2", "--iterations", "3", "--repeats", "2")
-    _, record = invoke(*arguments, peer=wrong_from(number, half_written), status=1)
+    _, record = invoke(*arguments, peer=wrong_in(range(number, 99), half_written), status=1)
     (case,) = record.cases
     assert "wrong result" in case.wrong["eager"]
     assert [contender.name for contender in case.contenders] == ["forge", "ceiling"]
@@ -244,11 +239,6 @@ def test_a_peer_is_held_to_where_it_declares_to_round(invoke):
         assert f"peer {wrong}" in record.cases[0].error
 
 
-def wrong_while_timed(x, calls):
-    calls.append(1)
-    return swap(x) if len(calls) in (1, 1 + 2 + 3 + 1) else torch.zeros(6, 8)
-
-
 def stale(x, calls):
     """What a kernel does that was captured wrongly: the first call is right, and the others return it again."""
     calls.append(swap(x))
@@ -258,8 +248,8 @@ def stale(x, calls):
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        (wrong_from(1 + 2 + 3 + 1, half_written), "wrong result after the timing"),
-        (partial(wrong_while_timed, calls=[]), "wrong result in a timed launch"),
+        (wrong_in([1 + 2 + 3 + 1], half_written), "wrong result after the timing"),
+        (wrong_in(range(2, 1 + 2 + 3 + 1), half_written), "wrong result in a timed launch"),
         (partial(stale, calls=[]), "wrong result in a timed launch: .*elements differ"),
     ],
 )
@@ -373,10 +363,8 @@ def test_cases_are_selected_by_package_operator_and_share(invoke):
 
 def test_a_suite_for_gpus_runs_on_the_cpu_when_told_to(invoke):
     _, record = invoke("gpu", "--device", "cpu")
-    assert record.cases[0].left_out == {
-        "forge:naive": "the backend is 'ref', which has no variants",
-        "forge:wide": "the backend is 'ref', which has no variants",
-    }
+    why = "the backend is 'ref', which has no variants"
+    assert record.cases[0].left_out == {"forge:naive": why, "forge:wide": why}
 
 
 def test_forge_debug_is_refused(forge, invoke, monkeypatch):
@@ -442,15 +430,11 @@ class Finalized:
         signal.raise_signal(signal.SIGINT)
 
 
-def interrupt():
-    raise KeyboardInterrupt
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     "shape, act",
     [
-        ((5, 7), interrupt),
+        ((5, 7), partial(signal.raise_signal, signal.SIGINT)),
         ((5, 7), partial(signal.raise_signal, signal.SIGTERM)),
         ((8, 6), Finalized),  # Python drops what is raised there: the run ends after its case
     ],
@@ -503,10 +487,10 @@ def test_a_termination_while_the_record_is_made_does_not_lose_it(invoke, monkeyp
     assert len(record.cases) == 2
 
 
-def test_a_termination_of_a_spread_run_reaches_its_processes(monkeypatch, tmp_path):
+def test_a_termination_of_a_spread_run_reaches_its_processes(monkeypatch):
     ended, started = [], threading.Barrier(3)
 
-    def waiting(arguments, file, *, on_case, on_start):
+    def waiting(arguments, *, on_case, on_start):
         told = threading.Event()
         on_start(SimpleNamespace(terminate=told.set))
         started.wait(10)
@@ -523,7 +507,7 @@ def test_a_termination_of_a_spread_run_reaches_its_processes(monkeypatch, tmp_pa
     wait = processes.wait
     monkeypatch.setattr(processes, "run_bench", waiting)
     monkeypatch.setattr(processes, "wait", interrupted)
-    found = processes.spread(["smoke"], ["cuda:0", "cuda:1"], tmp_path, lambda name: None)
+    found = processes.spread(["smoke"], ["cuda:0", "cuda:1"], lambda name: None)
     assert found == ["record of 0", "record of 1"]
 
 
@@ -611,13 +595,13 @@ def test_a_suite_is_spread_over_devices(forge, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [BenchmarkError, OSError, SystemExit])
-def test_every_device_that_fails_is_named(monkeypatch, tmp_path, kind):
-    def broken(arguments, record, **rest):
+def test_every_device_that_fails_is_named(monkeypatch, kind):
+    def broken(arguments, **rest):
         raise kind(f"no record of {' '.join(arguments[-2:])}")
 
     monkeypatch.setattr(processes, "run_bench", broken)
     with pytest.raises(BenchmarkError, match=r"cuda:0: no record of 0 2.*; cuda:1: no record of 1 2"):
-        processes.spread(["smoke"], ["cuda:0", "cuda:1"], tmp_path, lambda name: None)
+        processes.spread(["smoke"], ["cuda:0", "cuda:1"], lambda name: None)
 
 
 def test_the_end_is_estimated():
@@ -674,9 +658,8 @@ def test_work_on_another_stream_is_refused(stand_in):
             return swap(x)
 
     operator = stand_in("swap", forgets_the_stream, swap)
-    bench = Bench("stand-in", "forge_core", (operator,), None)
-    (case,) = expand(CaseGroup("swap", ["8192x8192"], ["float32"]), bench, "here")
-    planned = plan.PlannedCase(bench, operator, case, ("auto",), ())
+    case = Case("swap", (8192, 8192), torch.float32)
+    planned = plan.PlannedCase(Bench("stand-in", "forge_core", (operator,), None), operator, case, ("auto",), ())
     device = torch.device("cuda", 0)
     context = Context(Options(device, "ref", Policy(warmup=1, iterations=5)), EventTimer(device))
     with pytest.raises(BenchmarkError, match="landed on another stream"):

@@ -11,14 +11,14 @@ import pytest
 
 from forge_core.bench import processes
 from forge_core.bench.compare import commit_message, compare, comparison_markdown, percent, time_text
-from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Run, figures, load, pool, union
+from forge_core.bench.records import ContenderRecord, Run, figures, load, pool, union
 from forge_core.errors import BenchmarkError
 
 SHAPES = (1024, 2048, 4096)
 RECORDS = Path(__file__).parents[3] / "docs" / "records" / "h200"
-H200 = msgspec.structs.replace(
-    load(max(RECORDS.glob("week0-*.json.xz"))).environment, commit="a" * 40, dirty=False, sources={}, peers={}
-)
+MEASURED = load(max(RECORDS.glob("week0-*.json.xz")))
+(CASE,) = [case for case in MEASURED.cases if case.name == "transpose 4096x4096 float32"]
+H200 = msgspec.structs.replace(MEASURED.environment, commit="a" * 40, dirty=False, sources={}, peers={})
 
 
 def contender(rng, name, kind, milliseconds, noise, runs, variant=""):
@@ -36,47 +36,23 @@ def contender(rng, name, kind, milliseconds, noise, runs, variant=""):
     )
 
 
-def record(seed, slow=1.0, *, machine=1.0, noise=0.02, runs=3, variant="tiled", only=None, suite="week0", **changes):
+def record(seed, slow=1.0, *, machine=1.0, noise=0.02, runs=3, variant="tiled", only=None, **changes):
     """A run in which our kernel takes `slow` times as long (in the case `only`) and everything `machine` times."""
     rng = random.Random(seed)
     cases = []
     for n in SHAPES:
         base = n * n * 8 / 4e9 * machine
         factor = slow if only in (None, n) else 1.0
-        cases.append(
-            CaseRecord(
-                name=f"transpose {n}x{n} float32",
-                package="forge_week0_transpose",
-                operator="transpose",
-                shape=[n, n],
-                dtype="float32",
-                layout="contiguous",
-                read=4 * n * n,
-                written=4 * n * n,
-                traffic="once",
-                contenders=[
-                    contender(rng, "forge", "ours", base * 1.1 * factor, noise, runs, variant),
-                    contender(rng, "eager", "peer", base * 3, noise, runs),
-                    contender(rng, "ceiling", "ceiling", base, noise, runs),
-                ],
-                best_peer="eager",
-            )
-        )
-    made = Record(
-        suite=suite,
-        date=f"2026-11-2{seed % 10}T10:00:00+00:00",
-        timer="device",
-        backend="kernel",
-        method="a clock",
-        notes=[],
-        environment=H200,
-        seed=0,
-        repeats=runs,
-        warmup=5,
-        empty_pair_us=3.0,
-        seconds=1.0,
-        cases=cases,
-    )
+        contenders = [
+            contender(rng, "forge", "ours", base * 1.1 * factor, noise, runs, variant),
+            contender(rng, "eager", "peer", base * 3, noise, runs),
+            contender(rng, "ceiling", "ceiling", base, noise, runs),
+        ]
+        name, nbytes = f"transpose {n}x{n} float32", 4 * n * n
+        made = msgspec.structs.replace(CASE, name=name, shape=[n, n], read=nbytes, written=nbytes, best_peer="eager")
+        cases.append(msgspec.structs.replace(made, contenders=contenders))
+    date = f"2026-11-2{seed % 10}T10:00:00+00:00"
+    made = msgspec.structs.replace(MEASURED, date=date, environment=H200, repeats=runs, cases=cases)
     return msgspec.structs.replace(made, **changes)
 
 
@@ -186,12 +162,7 @@ def test_texts_for_a_pull_request_and_a_commit():
     )
     assert "  2 of 3 unchanged; controls " in block
     assert max(map(len, block.splitlines())) <= 72
-    assert (time_text(0.00755), time_text(0.263), time_text(1.25), time_text(2500)) == (
-        "7.55 us",
-        "263 us",
-        "1.25 ms",
-        "2.5 s",
-    )
+    assert [time_text(time_ms) for time_ms in (0.00755, 0.263, 1.25, 2500)] == ["7.55 us", "263 us", "1.25 ms", "2.5 s"]
     assert percent(-0.083) == "-8.3 %"
 
 
@@ -212,8 +183,8 @@ def run(forge, tmp_path):
     [
         (broken(2), ("--fail-on-regression", "5%"), 1, "ERROR: transpose 1024x1024 float32: it broke"),
         (record(2, 1.1), ("--fail-on-regression", "5%"), 2, "suspects were not measured again: there is no GPU here."),
-        (record(2), ("--fail-on-regression", "5%"), 0, "0 slower and 0 faster by more than 5 %, 3 within"),
         (record(2, 1.1), ("--fail-on-regression", "5%"), 2, "REGRESSION"),
+        (record(2), ("--fail-on-regression", "5%"), 0, "0 slower and 0 faster by more than 5 %, 3 within"),
         (record(2, 1.1), ("--fail-on-regression", "0.05"), 2, "3 slower"),
         (record(2, 1.1), ("--fail-on-regression", "20%"), 0, "0 slower"),
         (record(2, 1.1), (), 0, "3 slower"),
@@ -307,7 +278,7 @@ def suspected(two_sources):
 def test_suspects_run_by_turns_from_the_old_commit(suspected, monkeypatch):
     ran = []
 
-    def run_bench(arguments, file, *, environment):
+    def run_bench(arguments, *, environment):
         source, before = environment["PYTHONPATH"].split(":")
         ran.append((Path(source) / "kernel.py").read_text())
         assert before == "where/torch/is"
@@ -331,7 +302,7 @@ def test_suspects_are_measured_again_as_they_were_measured(two_sources, monkeypa
 
     asked = []
 
-    def run_bench(arguments, file, *, environment):
+    def run_bench(arguments, *, environment):
         asked.append(" ".join(arguments))
         return record(70 + len(asked), only=2048)  # of auto alone
 
@@ -345,7 +316,7 @@ def test_suspects_are_measured_again_as_they_were_measured(two_sources, monkeypa
 
 
 def test_a_process_that_fails_leaves_the_records_verdict_and_says_so(suspected, monkeypatch):
-    def run_bench(arguments, file, *, environment):
+    def run_bench(arguments, *, environment):
         raise BenchmarkError("a process of the bench ended with status 1")
 
     monkeypatch.setattr(processes, "run_bench", run_bench)

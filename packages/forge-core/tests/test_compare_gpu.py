@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from forge_core.bench import Bench, Peer, plan, runner
+from forge_core.bench import Bench, Case, Peer, runner, sweep
 from forge_core.bench.compare import compare
 from forge_core.bench.inputs import random_tensor
-from forge_core.bench.schema import CaseGroup, expand
 from forge_core.timing.interleave import Policy
 
 pytestmark = pytest.mark.gpu
@@ -38,10 +37,8 @@ def inputs(case, device, generator):
 
 
 def record(operator, shapes):
-    bench = Bench("stand-in", "forge_core", (operator,), None)
-    cases = expand(CaseGroup("rows", shapes, ["bfloat16"]), bench, "here")
-    planned = tuple(plan.PlannedCase(bench, operator, case, ("auto",), operator.peers) for case in cases)
-    run = plan.Run("planted", planned, packages=("forge_core",))
+    cases = [Case("rows", shape, torch.bfloat16) for shape in shapes]
+    run = sweep.plan(Bench("stand-in", "forge_core", (operator,), None), operator, cases)
     policy = Policy(warmup_ms=40.0, budget_ms=100.0)
     done = runner.run_all(run, runner.Options(torch.device("cuda", 0), "ref", policy))
     assert done.errors == []
@@ -49,7 +46,7 @@ def record(operator, shapes):
 
 
 def test_a_tenth_slower_is_caught_in_20_of_20_and_the_same_accused_in_none_of_20(stand_in, record_property):
-    shapes = ["1000x1000", "4000x4096", "8000x8192"]
+    shapes = [(1000, 1000), (4000, 4096), (8000, 8192)]
     eager = Peer("eager", lambda case: honest)
     usual, planted = (stand_in("rows", call, honest, peers=(eager,), inputs=inputs) for call in (honest, slower))
     caught, accused, seen = 0, 0, []

@@ -14,9 +14,7 @@ LAYOUTS = ("contiguous", "permuted", "offset", "sliced")
 
 def generator_for(device: torch.device, *, seed: int, what: str) -> torch.Generator:
     """A generator seeded by the run's seed and a text."""
-    generator = torch.Generator(device=device)
-    generator.manual_seed((seed << 32) + zlib.crc32(what.encode()))
-    return generator
+    return torch.Generator(device=device).manual_seed((seed << 32) + zlib.crc32(what.encode()))
 
 
 def random_tensor(

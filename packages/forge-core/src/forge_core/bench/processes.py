@@ -32,13 +32,12 @@ TURNS = ("old", "new", "new", "old")
 
 def run_bench(
     arguments: Sequence[str],
-    record: Path,
     *,
     environment: Mapping[str, str] | None = None,
     on_case: Callable[[str], None] = lambda name: None,
     on_start: Callable[[subprocess.Popen[str]], None] = lambda child: None,
 ) -> Record:
-    """Runs ``forge-cute bench run`` in a process, and reads the record that it writes.
+    """Runs ``forge-cute bench run`` in a process, and returns its record.
 
     `environment` is added to this process's; `on_start` is called with the process, `on_case` with each case's name.
 
@@ -46,36 +45,36 @@ def run_bench(
         BenchmarkError: the process left no record; the message has its last line.
     """
     last = "no message"
-    with subprocess.Popen(
-        [sys.executable, "-m", "forge_core.cli", "bench", "run", *arguments, "--json", str(record)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(environment or {})},
-    ) as child:
-        on_start(child)
-        while child.returncode is None:
-            # A KeyboardInterrupt interrupts the process, too: wait for what it writes.
-            with suppress(KeyboardInterrupt):
-                for line in child.stderr or ():
-                    if done := re.match(r"\[\d+/\d+\] (.*?)(?: \(ends about .*\))?$", line.rstrip()):
-                        on_case(done[1])
-                    last = line.strip() or last
-                child.wait()
-    if not record.exists():
-        raise BenchmarkError(f"a process of the bench ended with status {child.returncode} and no record: {last}")
-    return load(record)
+    with tempfile.TemporaryDirectory(prefix="forge-bench-") as folder:
+        record = Path(folder, "record.json")
+        with subprocess.Popen(
+            [sys.executable, "-m", "forge_core.cli", "bench", "run", *arguments, "--json", str(record)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        ) as child:
+            on_start(child)
+            while child.returncode is None:
+                # A KeyboardInterrupt interrupts the process, too: wait for what it writes.
+                with suppress(KeyboardInterrupt):
+                    for line in child.stderr or ():
+                        if done := re.match(r"\[\d+/\d+\] (.*?)(?: \(ends about .*\))?$", line.rstrip()):
+                            on_case(done[1])
+                        last = line.strip() or last
+                    child.wait()
+        if not record.exists():
+            raise BenchmarkError(f"a process of the bench ended with status {child.returncode} and no record: {last}")
+        return load(record)
 
 
-def spread(
-    arguments: Sequence[str], devices: Sequence[str], folder: Path, on_case: Callable[[str], None]
-) -> list[Record]:
+def spread(arguments: Sequence[str], devices: Sequence[str], on_case: Callable[[str], None]) -> list[Record]:
     """Runs a suite on several devices at once, each with its share of the cases; BenchmarkError names all failed."""
     children: list[subprocess.Popen[str]] = []
 
     def one(number: int, device: str) -> Record:
         share = [*arguments, "--device", device, "--share", str(number), str(len(devices))]
-        return run_bench(share, folder / f"{number}.json", on_case=on_case, on_start=children.append)
+        return run_bench(share, on_case=on_case, on_start=children.append)
 
     with ThreadPoolExecutor(len(devices)) as threads:
         running = [threads.submit(one, number, device) for number, device in enumerate(devices)]
@@ -103,7 +102,6 @@ def confirm(found: Comparison, *, old_source: Path | None = None) -> Comparison:
         return found
     if obstacle := _obstacle(found, old_source):
         return replace(found, rerun=f"The suspects were not measured again: {obstacle}.")
-    arguments, numbers = _arguments(found), itertools.count()
     try:
         with tempfile.TemporaryDirectory(prefix="forge-rerun-") as folder:
             roots = {"old": old_source or _old_sources(found, Path(folder)), "new": _root()}
@@ -112,7 +110,7 @@ def confirm(found: Comparison, *, old_source: Path | None = None) -> Comparison:
                 packages = roots[which].glob("packages/*/src")
                 # Prepended: torch and the peers may be found by the path, too.
                 path = os.pathsep.join([*map(str, sorted(packages)), *filter(None, [os.environ.get("PYTHONPATH")])])
-                return run_bench(arguments, Path(folder, f"{next(numbers)}.json"), environment={"PYTHONPATH": path})
+                return run_bench(_arguments(found), environment={"PYTHONPATH": path})
 
             return in_turns(found, measure)
     except BenchmarkError as error:

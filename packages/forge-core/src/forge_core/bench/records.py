@@ -264,10 +264,10 @@ def thin(samples: Sequence[float], keep: int) -> list[float]:
 def union(records: Sequence[Record], devices: Sequence[str]) -> Record:
     """One record of the shares that several devices measured, the cases in the suite's order."""
     cases = [
-        msgspec.structs.replace(record.cases[row], device=device)
-        for row in range(max(len(record.cases) for record in records))
-        for record, device in zip(records, devices, strict=True)
-        if row < len(record.cases)
+        msgspec.structs.replace(case, device=device)
+        for row in zip_longest(*(record.cases for record in records))
+        for case, device in zip(row, devices, strict=True)
+        if case is not None
     ]
     gpus = list(dict.fromkeys(record.environment.gpu for record in records))
     notes = list(dict.fromkeys(note for record in records for note in record.notes))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -114,8 +113,8 @@ def run_command(
         device, shown = found[0], progress(repeats * len(run.cases) + len(run.imports))
         if len(found) > 1:
             names = list(map(str, found))
-            with tempfile.TemporaryDirectory(prefix="forge-spread-") as folder, shown as on_case:
-                record = union(processes.spread(ctx.obj, names, Path(folder), on_case), names)
+            with shown as on_case:
+                record = union(processes.spread(ctx.obj, names, on_case), names)
             interrupts.measured()
         else:
             backend = backend or ("kernel" if device.type == "cuda" else "ref")
@@ -173,9 +172,8 @@ def sweep_command(
     )
 
     def extended(record: Record | None, left: planning.Run, options: runner.Options) -> Record:
-        with runner.Interrupts(ends - time.monotonic()) as interrupts:
-            with progress(len(left.cases)) as on_case:
-                found = runner.run_all(left, options, on_case=on_case, stop=interrupts)
+        with runner.Interrupts(ends - time.monotonic()) as interrupts, progress(len(left.cases)) as on_case:
+            found = runner.run_all(left, options, on_case=on_case, stop=interrupts)
             found = found if record is None else sweep.continued(record, found)
             if path is not None:
                 write_atomically(path, found.dumps())
