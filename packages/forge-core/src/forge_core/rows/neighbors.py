@@ -74,9 +74,11 @@ def _few(binding: Binding, problem: Problem) -> bool:
     A vector belongs to as many rows, each with totals of its own to reduce, and a tile of them reaches across lines.
     Only of many elements does it cost more to load each by itself.
     """
-    merges, writes = len(binding.program.folds) > 1, bool(binding.operands.writes)
-    short = (merges or writes) and binding.widest_vec > FEW_CHUNKS and problem.length <= SHORT
-    return short or problem.rows * problem.length <= (MERGED if merges and not writes else FEW)
+    folds, writes = len(binding.program.folds), bool(binding.operands.writes)
+    more_than_adds = folds > 1 or (folds == 1 and writes)
+    if more_than_adds and binding.widest_vec > FEW_CHUNKS and problem.length <= SHORT:
+        return True
+    return problem.rows * problem.length <= (MERGED if folds > 1 and not writes else FEW)
 
 
 def _by_element(binding: Binding, problem: Problem, kind: str, tiles: Tiling, chunks: int, device: Device) -> bool:
