@@ -163,21 +163,6 @@ def test_autograd_watches_over_what_was_kept(path: EagerPath) -> None:
         y.sum().backward()
 
 
-@pytest.mark.filterwarnings("ignore:.*(Sparse|nested):UserWarning")
-def test_what_is_not_plain_takes_the_dispatcher(path: EagerPath) -> None:
-    class Subclass(torch.Tensor):
-        pass
-
-    dense = torch.ones(4, 4)
-    assert path.call((), {"x": dense}) is NOT_SERVED
-    without_strides = [dense.to_sparse(), dense.to_sparse_csr(), dense.to_sparse_bsr((2, 2))]
-    without_strides.append(torch.nested.nested_tensor([dense]))
-    assert all(type(x) in guard.PLAIN_TYPES for x in without_strides)
-    for x in (3, dense.as_subclass(Subclass), *without_strides):
-        assert path.call((x,), {}) is NOT_SERVED
-        assert path.call((x, 3), {}) is NOT_SERVED
-
-
 def test_negated_and_conjugated_views_take_the_dispatcher_though_their_twins_are_ready(path: EagerPath) -> None:
     plain = torch.ones(4)
     assert torch.equal(path.call((plain,), {}), torch.full((4,), 2.0))
@@ -249,10 +234,6 @@ def test_a_call_like_the_last_one_is_not_looked_up(asked: tuple[EagerPath, list[
     assert answers == []
 
 
-def aligned_otherwise() -> torch.Tensor:
-    return torch.ones(13)[1:].view(3, 4)
-
-
 @pytest.mark.parametrize(
     "x",
     [
@@ -261,7 +242,7 @@ def aligned_otherwise() -> torch.Tensor:
         torch.ones(12),
         torch.ones(4, 3).T,
         torch.ones(3, 8)[:, ::2],
-        aligned_otherwise(),
+        torch.ones(13)[1:].view(3, 4),  # aligned otherwise
         torch.ones(3, 4, requires_grad=True),
         torch.nn.Parameter(torch.ones(3, 4)),
     ],
@@ -286,14 +267,19 @@ def test_another_factor_is_looked_up(asked: tuple[EagerPath, list[str]]) -> None
     assert answers == ["quiet", "quiet"]
 
 
-def test_what_a_last_call_has_no_like_in_takes_the_dispatcher(asked: tuple[EagerPath, list[str]]) -> None:
+@pytest.mark.filterwarnings("ignore:.*(Sparse|nested):UserWarning")
+def test_what_is_not_plain_takes_the_dispatcher(asked: tuple[EagerPath, list[str]]) -> None:
     class Subclass(torch.Tensor):
         pass
 
     path, _ = asked
     x = torch.ones(3, 4)
-    for other in (x.as_subclass(Subclass), x.to_sparse(), torch._neg_view(x), x.to_mkldnn(), None, 3, "x", [x]):
-        assert path.call((other, 3), {}) is NOT_SERVED
+    assert path.call((), {"x": x}) is NOT_SERVED
+    without_strides = [x.to_sparse(), x.to_sparse_csr(), x.to_sparse_bsr((3, 2)), torch.nested.nested_tensor([x])]
+    assert all(type(other) in guard.PLAIN_TYPES for other in without_strides)
+    for other in (*without_strides, x.as_subclass(Subclass), torch._neg_view(x), x.to_mkldnn(), None, 3, "x", [x]):
+        assert path.call((other,), {}) is NOT_SERVED
+        assert path.call((other, 3), {}) is NOT_SERVED  # but for its tensor like the last call
     assert torch.equal(path.call((x, 3), {}), x * 3)
 
 

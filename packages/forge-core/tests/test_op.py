@@ -19,6 +19,8 @@ from forge_core.op import Plan, Variant, backend, operator
 from forge_core.op.schema import Schema
 from forge_core.testing.conformance import check_export, check_fullgraph, check_opcheck
 
+same = torch.testing.assert_close
+
 
 @dataclass(frozen=True)
 class PowerConfig:
@@ -76,10 +78,6 @@ def add2(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     if x.shape != y.shape:
         raise ShapeError(op="add2", argument="y", expected=f"shape {tuple(x.shape)}", got=f"{tuple(y.shape)}")
     return x.new_empty(x.shape)
-
-
-def same(got: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(got, expected)
 
 
 def right(got: torch.Tensor, args: tuple[Any, ...]) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import fx
 from torch.testing import assert_close
 
-from forge_core.op import eager, operator
-from forge_core.op.rules import Rules
+from forge_core.op import operator
 from forge_core.op.schema import Schema
-from forge_core.op.table import LaunchTable
 
 week0 = pytest.importorskip("forge_week0_transpose")
 week1 = pytest.importorskip("forge_week1_reduce")
@@ -95,16 +91,3 @@ def test_a_parameter_of_that_name_is_itself() -> None:
     assert both.aliases == {"input": "x", "a": "x", "keepdims": "keepdim"}
     assert both.bind((X,), {"input": X, "dim": 1, "axis": 2})["axis"] == 2
     assert Schema("ns::g(Tensor grad, Tensor y) -> Tensor").aliases == {}
-
-
-def test_the_eager_path_launches_by_the_parameters_own_names(pretend_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    launched = []
-    schema = Schema("ns::h(Tensor x, Tensor y, int dim=-1, *, str variant='auto') -> Tensor")
-    rules = Rules(schema, torch.empty_like, torch.neg, print, {})
-    launches = LaunchTable(rules)
-    monkeypatch.setattr(launches, "find", lambda *call: launched.append(call[1:]))
-    monkeypatch.setattr(launches, "run", lambda *call: None)
-    path = eager.EagerPath(rules, launches)
-    path.call((X, X), {"axis": 1})
-    path.call_out(X, (X, X), {"axis": 0, "variant": "auto"})
-    assert launched == [((X, X), {"dim": 1}), ((X, X), {"dim": 0, "variant": "auto"})]

@@ -36,8 +36,7 @@ class Case(NamedTuple):
         return self.op(*tensors, *self.arguments, **options)
 
     def reference(self, *tensors: torch.Tensor) -> torch.Tensor:
-        named = self.op.schema.bind((*tensors, *self.arguments), {})
-        return self.op.reference(**{name: value for name, value in named.items() if name != "variant"})
+        return self.op._rules.refer(self.op.schema.bind((*tensors, *self.arguments), {}))
 
 
 OPERATORS = (week0.copy, week0.transpose, week0.copy_transpose)
@@ -223,24 +222,27 @@ def test_a_subclass_an_object_and_a_mode_get_the_operator(case: Case) -> None:
     assert [func for func in called() if func in (op, op.out)] == [op, op, op.out, op.out]
 
 
-def test_the_eager_path_leaves_what_has_a_torch_function_to_it(
+def test_the_eager_path_launches_what_has_no_torch_function_by_the_parameters_own_names(
     pretend_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched = []
-    two = schema.Schema("ns::f(Tensor x, Tensor y, int n=2, *, str variant='auto') -> Tensor")
+    two = schema.Schema("ns::f(Tensor x, Tensor y, int dim=-1, *, str variant='auto') -> Tensor")
     rules = Rules(two, torch.empty_like, torch.neg, print, {})
     launches = LaunchTable(rules)
     monkeypatch.setattr(launches, "find", lambda *call: launched.append(call[1:]))
     monkeypatch.setattr(launches, "run", lambda *call: None)
     path, x, three = eager.EagerPath(rules, launches), torch.ones(2), torch.tensor(3)
     duck, seen = Duck(), three.as_subclass(Seen)
-    for args, named in (((x, duck), {}), ((x, x, seen), {}), ((x, x), {"variant": duck}), ((x, x), {"n": seen})):
+    for args, named in (((x, duck), {}), ((x, x, seen), {}), ((x, x), {"variant": duck}), ((x, x), {"dim": seen})):
         assert path.call(args, named) is path.call_out(x, args, named) is eager.NOT_SERVED
     assert path.call_out(duck, (x, x), {}) is eager.NOT_SERVED
     assert launched == []
-    path.call((x, x), {"n": three})
+    path.call((x, x), {"dim": three})
     path.call_out(x, (x, x, three), {})
-    assert launched == [((x, x), {"n": 3}), ((x, x, 3), {})]
+    path.call((x, x), {"axis": 1})
+    path.call_out(x, (x, x), {"axis": 0, "variant": "auto"})
+    by_name = [((x, x), {"dim": 1}), ((x, x), {"dim": 0, "variant": "auto"})]
+    assert launched == [((x, x), {"dim": 3}), ((x, x, 3), {}), *by_name]
 
 
 def test_what_dynamo_traces_does_without_a_strict_zip(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,14 +40,12 @@ from forge_core.op.eager import EagerPath
 from forge_core.op.functorch import functorch_function, leading_vmap
 from forge_core.op.guard import forward_levels, has_tangent, transformed
 from forge_core.op.plan import Explanation
-from forge_core.op.register import register, registered
+from forge_core.op.register import register
 from forge_core.op.repeat import NOT_SERVED
 from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
 from forge_core.op.table import LaunchTable
 from forge_core.op.values import ByName, several
-
-_libraries: dict[str, torch.library.Library] = {}
 
 
 class Operator(ByName):
@@ -70,13 +68,7 @@ class Operator(ByName):
         self.table = LaunchTable(rules)
         self._eager = EagerPath(rules, self.table)
         self._fast_call, self.repeatable = self._eager.call, self._eager.repeatable
-        library = _libraries.get(self.schema.namespace)
-        if library is None:
-            # Kept alive for the process: collecting a Library removes its operators.
-            library = _libraries[self.schema.namespace] = torch.library.Library(self.schema.namespace, "FRAGMENT")
-        register(library, rules, self.table.serve, self.fake)
-        self._op: Callable[..., torch.Tensor] = registered(self.schema, self.schema.name)
-        self._out_op = None if self.schema.results else registered(self.schema, f"{self.schema.name}_out")
+        self._op, self._out_op = register(rules, self.table.serve, self.fake)
         self._transformable = functorch_function(rules, self._op)
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -218,12 +210,11 @@ class Operator(ByName):
         """Checks that must precede the dispatcher; returns all arguments in the schema's order."""
         named = self.schema.bind(args, kwargs)
         self.schema.check(op, named)
-        values = tuple(named.values())
         for name in self.schema.tensors:
             # A jagged tensor is a subclass, whose __torch_dispatch__ would demand a kernel for it.
             if named[name] is not None and named[name].is_nested:
                 checks.strided(op, name, named[name])
-        return values
+        return tuple(named.values())
 
 
 def operator(schema: str, **declared: Any) -> Callable[[Callable[..., torch.Tensor]], Operator]:

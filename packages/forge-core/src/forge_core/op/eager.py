@@ -127,7 +127,7 @@ class EagerPath:
         """How a call is served that autograd does not record; without a launch where that is not the same each time."""
         launches = self._launches
         if not on_cuda:
-            return _run_reference(args, *launches.reference(args, kwargs)), None
+            return _run_reference(self._schema, args, launches.reference(args, kwargs)), None
         if args[0].get_device() != table._current_device():
             return lambda args: launches.launch(None, args, kwargs), None
         entry = launches.find(None, args, kwargs)
@@ -257,7 +257,7 @@ def _of_one_tensor(
                     if not entry.needs_general_path:
                         run = partial(_run_directly, entry, index)
                 elif guard.plain_cpu(x):
-                    entry, run = None, _run_on_first(launches.reference(args, kwargs)[1])
+                    entry, run = None, _run_on_first(launches.reference(args, kwargs))
                 else:
                     return otherwise(args, kwargs)
                 saved = run, (*args[1:], *[defaults[name] for name in optional[len(args) - 1 :]]), keywords
@@ -301,10 +301,9 @@ def _run_on_first(reference: Callable[..., torch.Tensor]) -> Serve:
     return lambda args: reference(args[0])
 
 
-def _run_reference(args: tuple[Any, ...], names: tuple[str, ...], reference: Callable[..., torch.Tensor]) -> Serve:
+def _run_reference(schema: Schema, args: tuple[Any, ...], reference: Callable[..., torch.Tensor]) -> Serve:
     """A function of a call's positional arguments that runs its reference on the tensors among them, by their names."""
-    places = [i for i, value in enumerate(args) if isinstance(value, torch.Tensor)]
-    named = [*zip(names, places, strict=True)]
+    named = [(schema.parameters[i], i) for i, value in enumerate(args) if isinstance(value, torch.Tensor)]
     return lambda args: reference(**{name: args[i] for name, i in named})
 
 
@@ -312,9 +311,8 @@ def _recorded(
     record: Callable[..., torch.Tensor], schema: Schema, run: Serve, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Serve:
     """A function like ``run``, of the positional arguments of a call, that records it for autograd."""
-    named = schema.bind(args, kwargs)
-    rest = tuple([named[name] for name in schema.parameters[len(args) : schema.positional]])
-    saved = run, rest, {name: named[name] for name in schema.parameters[schema.positional :]}
+    positional, keywords = schema.split(tuple(schema.bind(args, kwargs).values()))
+    saved = run, positional[len(args) :], keywords
     return lambda args: record(*args, saved)
 
 

@@ -24,13 +24,10 @@ def reference_jvp(rules: Rules) -> Callable[..., torch.Tensor]:
     """
 
     def jvp(output: torch.Tensor, tangents: dict[str, torch.Tensor], **named: Any) -> torch.Tensor:
-        primals = {name: named.pop(name) for name in tangents}
-        named.pop("variant", None)
-
         def call(*tensors: torch.Tensor) -> torch.Tensor:
-            return rules.reference(**named, **dict(zip(primals, tensors, strict=True)))
+            return rules.refer(named | dict(zip(tangents, tensors, strict=True)))
 
-        pull = torch.func.vjp(call, *primals.values())[1]
+        pull = torch.func.vjp(call, *(named[name] for name in tangents))[1]
         push = torch.func.vjp(pull, tree_map(torch.zeros_like, output))[1]
         found: tuple[torch.Tensor] = push(tuple(tangents.values()))
         return found[0]
@@ -58,25 +55,19 @@ def functorch_function(rules: Rules, call: Callable[..., torch.Tensor]) -> Calla
     Without a gradient, only its derivatives are refused: transforms of its callers may still record it.
     """
     schema, tangent_of = rules.schema, rules.jvp or reference_jvp(rules)
-    count = schema.positional
-    keywords = schema.parameters[count:]
-    places = [schema.parameters.index(name) for name in schema.tensors]
-    others = set(schema.parameters) - set(schema.tensors)
-
-    def split(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return values[:count], dict(zip(keywords, values[count:], strict=True))
 
     class Call(torch.autograd.Function):
         @staticmethod
         def forward(*values: Any) -> torch.Tensor:
-            positional, named = split(values)
+            positional, named = schema.split(values)
             return call(*positional, **named)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-            ctx.save_for_forward(*(inputs[i] for i in places), *several(output))
-            ctx.others = {name: value for name, value in zip(schema.parameters, inputs, strict=True) if name in others}
-            positional, named = split(inputs)
+            given = dict(zip(schema.parameters, inputs, strict=True))
+            ctx.save_for_forward(*(given[name] for name in schema.tensors), *several(output))
+            ctx.others = {name: value for name, value in given.items() if name not in schema.tensors}
+            positional, named = schema.split(inputs)
             rules.save(ctx, positional, output, named)
             fixed = getattr(ctx, "non_differentiable", None) or ()
             ctx.differentiable = [all(one is not t for t in fixed) for one in several(output)]
@@ -90,7 +81,8 @@ def functorch_function(rules: Rules, call: Callable[..., torch.Tensor]) -> Calla
 
         @staticmethod
         def jvp(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-            tensors, found = ctx.saved_tensors[: len(places)], ctx.saved_tensors[len(places) :]
+            count = len(schema.tensors)
+            tensors, found = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
             output = found if schema.results else found[0]
             named = ctx.others | dict(zip(schema.tensors, tensors, strict=True))
             given = zip(schema.parameters, tangents, strict=True)
@@ -103,8 +95,8 @@ def functorch_function(rules: Rules, call: Callable[..., torch.Tensor]) -> Calla
         def vmap(info: Any, in_dims: tuple[int | None, ...], *values: Any) -> Any:
             if rules.vmap is None:
                 raise RuntimeError(f"{schema.qualified} has no vmap rule")
-            positional, named = split(values)
-            return rules.vmap(info, in_dims[:count], *positional, **named)
+            positional, named = schema.split(values)
+            return rules.vmap(info, in_dims[: schema.positional], *positional, **named)
 
     applied: Callable[..., torch.Tensor] = Call.apply
     return applied

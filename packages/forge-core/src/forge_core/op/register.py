@@ -43,48 +43,53 @@ _WITHOUT_STRIDES = (
 )
 
 
-def registered(schema: Schema, name: str) -> Any:
-    """Returns the registered ``OpOverload`` of a name in the schema's namespace."""
-    return getattr(getattr(torch.ops, schema.namespace), name).default
+@functools.cache
+def _library(namespace: str) -> torch.library.Library:
+    """The library of a namespace, kept alive for the process: collecting it removes its operators."""
+    return torch.library.Library(namespace, "FRAGMENT")
 
 
 def register(
-    library: torch.library.Library,
-    rules: Rules,
-    serve: Callable[..., torch.Tensor],
-    fake: Callable[..., torch.Tensor],
-) -> None:
+    rules: Rules, serve: Callable[..., torch.Tensor], fake: Callable[..., torch.Tensor]
+) -> tuple[Callable[..., torch.Tensor], Callable[..., None] | None]:
     """Registers the functional form of an operator, and its out form if it has a single result.
 
     Args:
-        library: library of the namespace; must outlive the operator.
         rules: declaration of the operator.
         serve: runs the operator on CPU or CUDA tensors; takes ``out`` or None, then the schema's arguments.
         fake: checks a call and allocates its output; takes the schema's arguments.
+
+    Returns:
+        The registered ``OpOverload`` of each form; None for a missing out form.
     """
-    schema = rules.schema
-    library.define(schema.definition(), tags=(torch.Tag.pt2_compliant_tag,))
-    for key in ("CUDA", "CPU"):
-        library.impl(schema.name, functools.partial(serve, None), key)
-    for key in _WITHOUT_STRIDES:
-        library.impl(schema.name, fake, key)
-    torch.library.register_fake(schema.qualified, fake, lib=library)
-    library.impl(schema.name, _autograd(rules, fake), "Autograd", with_keyset=True)
+    schema, library = rules.schema, _library(rules.schema.namespace)
+    overload = _define(library, schema.definition(), functools.partial(serve, None), fake)
+    library.impl(schema.name, _autograd(rules, overload, fake), "Autograd", with_keyset=True)
     if rules.vmap is not None:
         torch.library.register_vmap(schema.qualified, rules.vmap, lib=library)
     for device_type, dtype in rules.autocast.items():
         if "dtype" in schema.parameters:
             key = f"Autocast{device_type.upper()}"
-            library.impl(schema.name, _with_dtype(schema, key, dtype), key)
+            library.impl(schema.name, _with_dtype(overload, schema.parameters.index("dtype"), key, dtype), key)
         else:
             torch.library.register_autocast(schema.qualified, device_type, dtype, lib=library)
-    if not schema.results:
-        _register_out(library, schema, serve, fake)
+    return overload, None if schema.results else _register_out(library, schema, serve, fake)
 
 
-def _autograd(rules: Rules, fake: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _define(library: torch.library.Library, definition: str, real: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """Defines an operator, with its implementations on all devices; returns its ``OpOverload``."""
+    name = library.define(definition, tags=(torch.Tag.pt2_compliant_tag,))
+    for key in ("CUDA", "CPU"):
+        library.impl(name, real, key)
+    for key in _WITHOUT_STRIDES:
+        library.impl(name, fake, key)
+    torch.library.register_fake(f"{library.ns}::{name}", fake, lib=library)
+    return getattr(getattr(torch.ops, library.ns), name).default
+
+
+def _autograd(rules: Rules, overload: Any, fake: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """The kernel of ``torch.library.register_autograd``, which alone would silently drop a tangent."""
-    plain = make_autograd_impl(registered(rules.schema, rules.schema.name), Info(rules.backward, rules.setup_context))
+    plain = make_autograd_impl(overload, Info(rules.backward, rules.setup_context))
 
     def call(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if has_tangent((*args, *kwargs.values())):
@@ -99,10 +104,9 @@ def _autograd(rules: Rules, fake: Callable[..., torch.Tensor]) -> Callable[..., 
 _AUTOCAST_FROM = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def _with_dtype(schema: Schema, key: str, dtype: torch.dtype) -> Callable[..., torch.Tensor]:
-    """Autocast by the operator's ``dtype`` parameter: converts as the input is read, without a separate cast kernel."""
+def _with_dtype(overload: Any, place: int, key: str, dtype: torch.dtype) -> Callable[..., torch.Tensor]:
+    """Autocast by the parameter ``dtype`` at ``place``: converts as the input is read, without a kernel that casts."""
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
-    place = schema.parameters.index("dtype")
 
     def call(*args: Any, **kwargs: Any) -> Any:
         given = args[place] if len(args) > place else kwargs.get("dtype")
@@ -111,7 +115,6 @@ def _with_dtype(schema: Schema, key: str, dtype: torch.dtype) -> Callable[..., t
         with torch._C._ExcludeDispatchKeyGuard(excluded):
             return overload(*args, **kwargs)
 
-    overload = registered(schema, schema.name)
     return call
 
 
@@ -120,9 +123,8 @@ def _register_out(
     schema: Schema,
     serve: Callable[..., torch.Tensor],
     fake: Callable[..., torch.Tensor],
-) -> None:
+) -> Any:
     name = f"{schema.name}_out"
-    library.define(schema.out_definition(), tags=(torch.Tag.pt2_compliant_tag,))
 
     def real(*args: Any, out: torch.Tensor, **kwargs: Any) -> None:
         serve(out, *args, **kwargs)
@@ -148,10 +150,6 @@ def _register_out(
         with torch._C._AutoDispatchBelowAutograd():
             overload(*args, **kwargs, out=out)
 
-    library.impl(name, real, "CUDA")
-    library.impl(name, real, "CPU")
-    for key in _WITHOUT_STRIDES:
-        library.impl(name, fake_out, key)
-    torch.library.register_fake(f"{schema.namespace}::{name}", fake_out, lib=library)
-    overload = registered(schema, name)
+    overload = _define(library, schema.out_definition(), real, fake_out)
     library.impl(name, refuse_gradient, "Autograd")
+    return overload

@@ -66,11 +66,11 @@ class Rules:
         """Runs the reference on a call, given as all of its arguments by name."""
         return self.reference(**{name: value for name, value in named.items() if name != "variant"})
 
-    def on_cpu(self, named: dict[str, Any]) -> tuple[tuple[str, ...], Callable[..., torch.Tensor]]:
-        """Names of the tensors of a call on plain CPU tensors, and what serves it: a function of them, by name."""
-        names = tuple(name for name, value in named.items() if isinstance(value, torch.Tensor))
-        others = {name: value for name, value in named.items() if name not in (*names, "variant")}
-        return names, self.cpu(named) or partial(self.reference, **others)
+    def on_cpu(self, named: dict[str, Any]) -> Callable[..., torch.Tensor]:
+        """What serves a call on plain CPU tensors: a function of them, by name."""
+        others = {name: value for name, value in named.items() if not isinstance(value, torch.Tensor)}
+        others.pop("variant", None)
+        return self.cpu(named) or partial(self.reference, **others)
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor, keywords: dict[str, Any]) -> None:
         """Calls ``setup_context`` as ``torch.library.register_autograd`` does.

@@ -82,13 +82,12 @@ class Schema:
 
     def placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the call with all tensors passed by position, or unchanged if a required one is missing."""
-        kwargs, filled = self._own_names(kwargs) if kwargs else kwargs, list(args)
-        for name in self.parameters[len(args) : self.leading]:
-            if name not in kwargs and name not in self.defaults:
-                return args, kwargs
-            filled.append(kwargs.get(name, self.defaults.get(name)))
-        placed = self.parameters[len(args) : self.leading]
-        return tuple(filled), {name: value for name, value in kwargs.items() if name not in placed}
+        kwargs = self._own_names(kwargs)
+        given, placed = self.defaults | kwargs, self.parameters[len(args) : self.leading]
+        if not given.keys() >= set(placed):
+            return args, kwargs
+        filled = (*args, *(given[name] for name in placed))
+        return filled, {name: value for name, value in kwargs.items() if name not in placed}
 
     def definition(self) -> str:
         """The schema without its namespace, for ``Library.define``."""
@@ -128,6 +127,11 @@ class Schema:
             return {name: bound[name] for name in self.parameters}
         except KeyError as error:
             raise TypeError(f"{self.name}() missing required argument: {error}") from None
+
+    def split(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the call whose arguments, in the schema's order, are these: keyword-only ones are passed by name."""
+        keywords = zip(self.parameters[self.positional :], values[self.positional :], strict=True)
+        return values[: self.positional], dict(keywords)
 
     def _own_names(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Replaces aliases by the parameters' names."""

@@ -154,8 +154,8 @@ class LaunchTable:
             return self.launch(out, args, kwargs)
         self.check(out, named)
         if device.type == "cpu":
-            names, run = self._rules.on_cpu(named)
-            result = run(**{name: named[name] for name in names})
+            tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
+            result = self._rules.on_cpu(named)(**tensors)
         else:
             result = self._rules.refer(named)
         return result if out is None else out.copy_(result)
@@ -181,10 +181,8 @@ class LaunchTable:
             if named[name] is not None:
                 checks.no_overlap(f"{self._schema.name}_out", out, name, named[name])
 
-    def reference(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[str, ...], Callable[..., torch.Tensor]]:
-        """Checks a call on CPU tensors; names of its tensors, and a function of them, by name, that serves it."""
+    def reference(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., torch.Tensor]:
+        """Checks a call on CPU tensors; returns a function of them, by name, that serves it."""
         named = self._schema.bind(args, kwargs)
         self.check(None, named)
         self.resolve(args[0].device, named.get("variant", "auto"))  # raises if kernels were requested
