@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import multiprocessing
 import os
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from forge_core.cache import compile_lock, files, sources, verify
+from forge_core.cache import compile_lock, sources, verify
 from forge_core.cache import store as storing
 from forge_core.cache.sources import fingerprint
-from forge_core.cache.store import LEFTOVER_S
 from forge_core.errors import CacheError, CompileError
 
 pytestmark = [
@@ -227,8 +226,6 @@ class Anything:
 
 
 def _wrapped_by_me(function):
-    import functools
-
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
         return function(*args, **kwargs) + 1
@@ -370,6 +367,22 @@ def _hold(store, key, held, over):
         over.wait(30)
 
 
+def test_a_lock_that_is_never_given_back_is_not_waited_for_for_ever(project, monkeypatch, caplog):
+    key = project.build.key(project.config(), arch=ARCH)
+    held, over = threading.Event(), threading.Event()
+    holder = threading.Thread(target=_hold, args=(project.store, key, held, over))
+    holder.start()
+    held.wait(10)
+    monkeypatch.setattr(storing, "LOCK_TIMEOUT_S", 0.2)
+    try:
+        assert project.build.get(project.config(), arch=ARCH).launch() == 48
+    finally:
+        over.set()
+        holder.join()
+    assert "waited 0 s for another process" in caplog.text
+    assert project.store.find(key) is not None
+
+
 def _asking(project, *values):
     answers = []
     thread = threading.Thread(
@@ -440,37 +453,40 @@ def test_who_holds_the_compiler_does_not_wait_for_a_kernels_lock(project, monkey
     assert answers[0].launch() == 48
 
 
-# ------------------------------------------------------------------------------------------------ killed processes
+# --------------------------------------------------------------------------------------- what others can change of it
+
+PARTS = ["architecture", "folder", "kernel.so", "kernel.json"]
 
 
-def _die_while_writing(project):
-    storing.write_new = lambda path, data: path.write_bytes(data) and path.suffix == ".json" and os.kill(os.getpid(), 9)
+def _stored_part(project, part):
+    """The path of a part of an entry, which is stored."""
     project.build.get(project.config(), arch=ARCH)
+    folder = project.entry()
+    return {"architecture": folder.parent, "folder": folder}.get(part, folder / part)
 
 
-def test_what_a_killed_writer_left_counts_and_is_removed_when_it_is_old(in_child, project):
-    assert in_child(_die_while_writing, project) == -signal.SIGKILL
-    (left,) = (project.store.root / "work").iterdir()
-    assert files.tree_bytes(left) > 5000
-    for tile in (16, 32):
-        project.build.get(project.config(tile), arch=ARCH)
-    two = sum(files.tree_bytes(entry.folder) for entry in project.store.entries())
-    assert project.store.evict(two + files.tree_bytes(left)) == []
-    assert len(project.store.evict(two)) == 1
-    assert left.exists()
-    os.utime(left, (time.time() - LEFTOVER_S - 1,) * 2)
-    assert project.store.prune()["leftovers"] == [left]
-    assert stored(project) == 1
-
-
-# ----------------------------------------------------------------------------------------------- links out of the cache
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("how", ["writable", "another user's"])
+def test_a_kernel_that_another_user_could_change_is_refused(project, foreign, part, how):
+    """In a folder that is safe itself: whoever can write to an entry can make its checksum right, too."""
+    path = _stored_part(project, part)
+    if how == "writable":
+        path.chmod(0o777)
+    elif os.geteuid() == 0:
+        foreign(path)
+    else:
+        pytest.skip("only root can give one file to another user")
+    project.fresh()
+    with pytest.raises(CacheError, match="no native code is loaded from it") as caught:
+        project.build.get(project.config(), arch=ARCH)
+    assert str(path) in str(caught.value)
+    assert "FORGE_CACHE_DIR" in str(caught.value)
+    assert project.did("loaded") == 1  # the one before
 
 
 def _move_out(project, part):
     """Replaces a part of an entry by a link; returns the link and its target."""
-    project.build.get(project.config(), arch=ARCH)
-    folder = project.entry()
-    path = {"architecture": folder.parent, "folder": folder}.get(part, folder / part)
+    path = _stored_part(project, part)
     outside = project.base / "outside" / "inner"
     outside.mkdir(parents=True)
     outside.parent.chmod(0o755)
@@ -499,7 +515,6 @@ CHANGEABLE = {
     "another user's": lambda link, target, foreign: foreign(target if target.is_dir() else target.parent),
     "by steps": lambda link, target, foreign: _by_a_public_step(link, target),
 }
-PARTS = ["architecture", "folder", "kernel.so", "kernel.json"]
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -23,7 +23,7 @@ from forge_core.cache import compile as compiling
 from forge_core.cache.key import canonical, tag
 from forge_core.cache.parallel import Request, compile_all
 from forge_core.cache.store import Entry, Store
-from forge_core.errors import CacheError, CompileError, MissingKernelError
+from forge_core.errors import CacheError, MissingKernelError
 from forge_core.settings import use_settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kernels are compiled and loaded on Linux only")
@@ -45,6 +45,26 @@ def cache(forge):
 
 def requests(project, *tiles):
     return [Request(project.path, project.config(tile), ARCH) for tile in tiles]
+
+
+def outcomes_of(project, *tiles, jobs=2, **more):
+    """The outcomes of compiling configurations of these tiles."""
+    return compile_all(requests(project, *tiles), project.store, jobs=jobs, **more)
+
+
+def at_import(project, code):
+    """Adds a statement to the module of the kernels."""
+    project.edit("def build(config):", f"{code}\n\n\ndef build(config):")
+
+
+def in_build(project, code):
+    """Adds a statement to the builder."""
+    project.edit("return config.edge", f"{code}\n    return config.edge")
+
+
+def one_kernel(project, *tile):
+    """The options of ``forge-cute cache warm`` and ``build`` that name a kernel."""
+    return ["--kernel", project.path, "--config", canonical(tag(project.config(*tile)))]
 
 
 # ------------------------------------------------------------------------------------------------- the real compiler
@@ -160,8 +180,8 @@ def test_with_compiling_switched_off_a_missing_kernel_names_key_and_command(proj
 
 def test_workers_compile_each_kernel_once_and_see_no_gpu(project, monkeypatch):
     seen = "[os.environ[name] for name in ('CUDA_VISIBLE_DEVICES', 'CUTE_DSL_ARCH')]"
-    project.edit("return config.edge", f"note('sees ' + repr({seen}))\n    return config.edge")
-    project.edit("return config.edge", "print('not an answer')\n    return config.edge")
+    in_build(project, f"note('sees ' + repr({seen}))")
+    in_build(project, "print('not an answer')")
     wanted = [Request(project.path, project.config(tile), arch) for tile in (16, 32, 16) for arch in (ARCH, "sm_80")]
     seen = []
     outcomes = compile_all(wanted, project.store, jobs=2, on_done=seen.append)
@@ -207,11 +227,9 @@ def test_a_compiler_that_is_told_an_architecture_looks_for_no_gpu(python, dsl, t
 
 
 def test_several_workers_import_once_and_fork(project):
-    project.edit(
-        "def build(config):", "note(f'imported {len(os.listdir(\"/proc/self/task\"))}')\n\n\ndef build(config):"
-    )
-    project.edit("return config.edge", "note(f'by {os.getpid()} of {os.getppid()}')\n    return config.edge")
-    outcomes = compile_all(requests(project, *range(20, 28)), project.store, jobs=4)
+    at_import(project, "note(f'imported {len(os.listdir(\"/proc/self/task\"))}')")
+    in_build(project, "note(f'by {os.getpid()} of {os.getppid()}')")
+    outcomes = outcomes_of(project, *range(20, 28), jobs=4)
     assert [outcome.status for outcome in outcomes] == ["compiled"] * 8
     assert project.did("imported 1") == 1  # by one thread, so that it may fork
     pairs = {tuple(line.split()[1::2]) for line in project.log.read_text().splitlines() if line.startswith("by ")}
@@ -222,8 +240,8 @@ def test_several_workers_import_once_and_fork(project):
 
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_a_kernel_that_fails_or_ends_its_worker_does_not_stop_the_others(project, jobs):
-    project.edit("return config.edge", "return 1 // (config.tile - 8) and config.edge")
-    outcomes = compile_all(requests(project, 8, 13, 16, 17, 13, 18), project.store, jobs=jobs)
+    in_build(project, "1 // (config.tile - 8)")
+    outcomes = outcomes_of(project, 8, 13, 16, 17, 13, 18, jobs=jobs)
     assert [outcome.status for outcome in outcomes] == ["failed", "failed", *["compiled"] * 3]
     assert "ZeroDivisionError" in outcomes[0].error
     assert "the worker ended: exit status 3" in outcomes[1].error
@@ -234,29 +252,28 @@ def test_a_kernel_that_fails_or_ends_its_worker_does_not_stop_the_others(project
     [
         ("raise SystemExit(5)", "exit status 5"),
         ("os.kill(os.getpid(), 9)", "signal 9"),
+        ("os.kill(os.getppid(), 9); time.sleep(60)", "signal 9"),  # the server, while forks live
         ("os.write(2, b'oh no'); os._exit(4)", "exit status 4: oh no"),
     ],
 )
 def test_how_a_worker_ended_is_told(project, deed, told):
-    project.edit("return config.edge", f"{deed}\n    return config.edge")
-    outcomes = compile_all(requests(project, 1, 2, 3), project.store, jobs=2)
+    in_build(project, deed)
+    began = time.monotonic()
+    outcomes = outcomes_of(project, 1, 2, 3)
     assert [(outcome.status, outcome.error) for outcome in outcomes] == [("failed", f"the worker ended: {told}")] * 3
+    assert time.monotonic() - began < 40
 
 
 def test_a_module_that_cannot_be_imported_is_told_for_each_of_its_kernels(project):
-    project.edit(
-        "def build(config):",
-        "if 'CUDA' in ''.join(os.environ): raise ImportError('no kernel here')\n\n\ndef build(config):",
-    )
-    outcomes = compile_all(requests(project, 1, 2), project.store, jobs=2)
-    assert [outcome.error for outcome in outcomes] == ["ImportError: no kernel here"] * 2
+    at_import(project, "if 'CUDA' in ''.join(os.environ): raise ImportError('no kernel here')")
+    assert [outcome.error for outcome in outcomes_of(project, 1, 2)] == ["ImportError: no kernel here"] * 2
 
 
 def test_a_worker_that_takes_too_long_is_ended(project, monkeypatch):
     monkeypatch.setenv("FAKE_SECONDS", "60")
     monkeypatch.setattr(parallel, "TIMEOUT_S", 6.0)
-    outcomes = compile_all(requests(project, 1, 2), project.store, jobs=2)
-    assert {outcome.error for outcome in outcomes} == {"the worker ended: signal 14 (it took too long)"}
+    errors = {outcome.error for outcome in outcomes_of(project, 1, 2)}
+    assert errors == {"the worker ended: signal 14 (it took too long)"}
 
 
 def test_a_module_that_ends_whoever_imports_it_fails_alone(project):
@@ -271,20 +288,11 @@ def test_a_module_that_ends_whoever_imports_it_fails_alone(project):
 
 def test_what_a_module_starts_keeps_nobody_waiting(project):
     begin = "__import__('subprocess').Popen(['sleep', '{}'])"
-    project.edit("def build(config):", f"{begin.format(1)}\n\n\ndef build(config):")
-    project.edit("return config.edge", f"{begin.format(25)}\n    os._exit(4)")
+    at_import(project, begin.format(1))
+    in_build(project, f"{begin.format(25)}; os._exit(4)")
     began = time.monotonic()
-    outcomes = compile_all(requests(project, 1, 2), project.store, jobs=2)
-    assert {outcome.error for outcome in outcomes} == {"the worker ended: exit status 4"}
+    assert {outcome.error for outcome in outcomes_of(project, 1, 2)} == {"the worker ended: exit status 4"}
     assert time.monotonic() - began < 20
-
-
-def test_the_end_of_the_server_is_noticed_while_forks_live(project):
-    project.edit("return config.edge", "os.kill(os.getppid(), 9); time.sleep(60)\n    return config.edge")
-    began = time.monotonic()
-    outcomes = compile_all(requests(project, 1, 2), project.store, jobs=2)
-    assert {outcome.error for outcome in outcomes} == {"the worker ended: signal 9"}
-    assert time.monotonic() - began < 40
 
 
 def lives(pid):
@@ -295,10 +303,7 @@ def lives(pid):
 
 
 def test_nobody_waits_for_workers_when_the_caller_is_stopped(project):
-    project.edit(
-        "return config.edge",
-        "note(f'worker {os.getpid()} {os.getppid()}'); time.sleep(config.tile)\n    return config.edge",
-    )
+    in_build(project, "note(f'worker {os.getpid()} {os.getppid()}'); time.sleep(config.tile)")
 
     def stop(outcome):
         while project.did("worker") < 2:
@@ -307,7 +312,7 @@ def test_nobody_waits_for_workers_when_the_caller_is_stopped(project):
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        compile_all(requests(project, 0, 60), project.store, jobs=2, on_done=stop)
+        outcomes_of(project, 0, 60, on_done=stop)
     assert time.monotonic() - began < 40
     pids = {
         pid for line in project.log.read_text().splitlines() if line.startswith("worker") for pid in line.split()[1:]
@@ -319,24 +324,10 @@ def test_nobody_waits_for_workers_when_the_caller_is_stopped(project):
 
 
 def test_sources_that_change_meanwhile_are_not_mistaken(project):
-    (request,) = requests(project, 16)
-    project.build.key(request.config, arch=ARCH)  # this process has read the sources
+    project.build.key(project.config(16), arch=ARCH)  # this process has read the sources
     (project.root / "helper.py").write_text("SCALE = 5\n")
-    (outcome,) = compile_all([request], project.store, jobs=1)
+    (outcome,) = outcomes_of(project, 16)
     assert (outcome.status, outcome.error) == ("failed", "its sources or its environment changed meanwhile")
-
-
-def test_only_what_other_processes_find_can_be_stored(project):
-    kernels = project.module("kernels")
-
-    def make():
-        def build(config):
-            return 1
-
-        return kernels.compile_cached(build, compiler=kernels.Fake())
-
-    with pytest.raises(CompileError, match="only a builder at the top level of a module"):
-        make().ensure(project.config(), arch=ARCH, store=project.store)
 
 
 # ---------------------------------------------------------------------------------------------------------- bundles
@@ -424,8 +415,7 @@ def test_what_is_named_and_is_no_bundle_is_an_error(project, shipped, spoil, mes
 
 def test_a_bundle_holds_kernels_and_nothing_of_the_compiler(real_project, cache):
     out = real_project.base / "out"
-    command = ["build", "--out", str(out), "--kernel", real_project.path, "--config"]
-    command += [canonical(tag(real_project.config())), "--arch", ARCH, "--arch", "sm_100a", "-j", "1"]
+    command = ["build", "--out", str(out), *one_kernel(real_project), "--arch", ARCH, "--arch", "sm_100a", "-j", "1"]
     assert "use it with FORGE_BUNDLES=" in cache(*command)
     told = json.loads((out / "bundle.json").read_text())
     assert (told["kernels"], told["archs"]) == (2, ["sm_100a", "sm_90a"])
@@ -559,8 +549,7 @@ def test_wrong_usage_is_told(project, cache, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_written_to_is_told_before_anything_is_compiled(project, cache, monkeypatch):
-    config = canonical(tag(project.config()))
-    words = ["--arch", ARCH, "--kernel", project.path, "--config", config]
+    words = ["--arch", ARCH, *one_kernel(project)]
     file = project.base / "file"
     file.write_text("")
     monkeypatch.setenv("FORGE_CACHE_DIR", str(file / "cache"))
@@ -582,18 +571,17 @@ def test_kernels_that_cannot_be_removed_are_told(filled, cache, monkeypatch):
 
 def test_a_kernel_is_built_for_a_gpu_by_its_name(project, cache):
     out = project.base / "out"
-    command = ["build", "--out", str(out), "--kernel", project.path, "--config", canonical(tag(project.config()))]
-    cache(*command, "--arch", "H100", "--arch", "H200", "--arch", "rtx 4090", "-j", "1")
+    archs = ["--arch", "H100", "--arch", "H200", "--arch", "rtx 4090"]
+    cache("build", "--out", str(out), *one_kernel(project), *archs, "-j", "1")
     assert json.loads((out / "bundle.json").read_text())["archs"] == ["sm_89", "sm_90a"]
     assert [one["arch"] for one in cache("ls", "--bundle", str(out), "--arch", "h200", "--json")] == ["sm_90a"]
 
 
 def test_a_failed_kernel_is_exit_status_1_and_named(project, cache):
-    config = canonical(tag(project.config(13)))
-    command = ["warm", "--arch", ARCH, "--kernel", project.path, "--config", config, "-j", "1"]
-    text = cache(*command, status=1)
+    words = ["--arch", ARCH, *one_kernel(project, 13), "-j", "1"]
+    text = cache("warm", *words, status=1)
     assert "failed: " in text and project.path in text and "the worker ended: exit status 3" in text
-    text = cache("build", *command[1:], "--out", str(project.base / "out"), status=1)
+    text = cache("build", *words, "--out", str(project.base / "out"), status=1)
     assert "the worker ended: exit status 3" in text and "so there is no bundle" in text
 
 

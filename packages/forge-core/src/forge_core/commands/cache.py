@@ -209,8 +209,7 @@ def prune(max_bytes: int | None, older_than: float | None, stale: bool) -> _Answ
     limit = store.max_bytes if max_bytes is None else max_bytes
     removed = store.prune(max_bytes=limit, older_than_days=older_than, stale=stale)
     counts = ", ".join(f"{len(paths)} {reason}" for reason, paths in removed.items() if paths)
-    told = {reason: [str(path) for path in paths] for reason, paths in removed.items()}
-    return told, [f"removed: {counts or 'nothing'}"]
+    return removed, [f"removed: {counts or 'nothing'}"]
 
 
 @cache.command("clear")
