@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
-import os
 import subprocess
 import sys
 
@@ -312,17 +311,16 @@ def test_what_torch_was_built_for(arches, capability, fits):
 # ------------------------------------------------------------------------------------------------- what lies on disk
 
 
-def install(folder, name, files, version="4.8.1", *, write=True):
+def install(folder, name, files, version="4.8.1"):
     """Plants an installed distribution with the given files."""
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     lines = []
     for file, text in files.items():
-        if write:
-            path = folder / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
         digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
         lines.append(f"{file},sha256={digest},{len(text)}")
     (info / "RECORD").write_text("\n".join([*lines, f"{info.name}/RECORD,,"]))
@@ -401,18 +399,11 @@ def test_a_folder_is_writable_where_it_could_be_made(tmp_path):
 # --------------------------------------------------------------------------------------------------------- programs
 
 
-def run_module(*args, **variables):
-    env = {name: value for name, value in os.environ.items() if not name.startswith("FORGE_")} | variables
-    return subprocess.run(
-        [sys.executable, "-m", *args], capture_output=True, text=True, env=env, timeout=300, check=False
-    )
-
-
-@pytest.mark.usefixtures("dsl")
-def test_the_check_of_this_machine_compiles_a_kernel(tmp_path):
-    done = run_module("forge_core.cli", "doctor", "--json", FORGE_ARCH="sm_100a", FORGE_CACHE_DIR=str(tmp_path))
+@pytest.mark.usefixtures("dsl", "no_variables")
+def test_the_check_of_this_machine_compiles_a_kernel(forge, tmp_path):
+    done = forge("doctor", "--json", FORGE_ARCH="sm_100a", FORGE_CACHE_DIR=str(tmp_path))
     answer = json.loads(done.stdout)
-    assert done.returncode == (0 if answer["healthy"] else 1)
+    assert done.exit_code == (0 if answer["healthy"] else 1)
     facts = answer["facts"]
     assert facts["executable"] == sys.executable
     assert facts["cache_dir"] == str(tmp_path)
@@ -475,7 +466,8 @@ def test_a_launch_that_writes_nothing_is_a_wrong_result():
 
 
 @pytest.mark.gpu
-def test_the_kernel_runs_on_every_gpu():
-    answer = json.loads(run_module("forge_core.cli", "doctor", "--json").stdout)
+@pytest.mark.usefixtures("no_variables")
+def test_the_kernel_runs_on_every_gpu(forge):
+    answer = json.loads(forge("doctor", "--json").stdout)
     assert [kernel["gpu"] for kernel in answer["facts"]["kernels"]] == list(range(len(answer["facts"]["gpus"])))
     assert all(kernel["error"] is None for kernel in answer["facts"]["kernels"])

@@ -27,8 +27,8 @@ tiled_copy, swizzled_tile = (inspect.unwrap(command.callback) for command in (la
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def lanes(step, width, count=32, start=0):
-    return Access("access", tuple(start + lane * step for lane in range(count)), width)
+def lanes(step, width, start=0):
+    return Access("access", tuple(start + lane * step for lane in range(32)), width)
 
 
 # ---------------------------------------------------------------------------------------------------- global memory
@@ -178,25 +178,15 @@ def test_a_long_tile_is_cut_and_says_so():
 # ----------------------------------------------------------------------------------------------------------- command
 
 
-@pytest.fixture
-def run(forge):
-    def run(*words):
-        result = forge("layout", *words)
-        return result.exit_code, result.output
-
-    return run
-
-
-def test_the_command_draws_and_counts(run, tmp_path):
+def test_the_command_draws_and_counts(forge, tmp_path):
     out = tmp_path / "copy.svg"
-    status, text = run("copy", "--threads", "16x8", "--values", "1x8", "--dtype", "bfloat16", "--out", out)
-    assert status == 0 and "16.00 sectors a request, 100 % of them used, 4.00 lines" in text
+    done = forge("layout", "copy", "--threads", "16x8", "--values", "1x8", "--dtype", "bfloat16", "--out", out)
+    assert done.exit_code == 0 and "16.00 sectors a request, 100 % of them used, 4.00 lines" in done.output
     assert ET.fromstring(out.read_text()).tag == f"{SVG}svg"  # noqa: S314 - as above
-    status, text = run("swizzle", "--bits", "0", "--json")
-    assert status == 0
-    assert (
-        json.loads(text)["panels"][1]["summary"] == "256 passes where 32 would do: 224 by bank conflicts, up to 8-way"
-    )
+    done = forge("layout", "swizzle", "--bits", "0", "--json")
+    assert done.exit_code == 0
+    told = json.loads(done.output)["panels"][1]["summary"]
+    assert told == "256 passes where 32 would do: 224 by bank conflicts, up to 8-way"
 
 
 @pytest.mark.parametrize(
@@ -212,18 +202,20 @@ def test_the_command_draws_and_counts(run, tmp_path):
         ("swizzle", "--width", "3"),
     ],
 )
-def test_bad_usage(run, words):
-    assert run(*words)[0] == 3
+def test_bad_usage(forge, words):
+    assert forge("layout", *words).exit_code == 3
 
 
-def test_a_kernels_own_layout(run, dsl):
+def test_a_kernels_own_layout(forge, dsl):
+    def shown(*words):
+        done = forge("layout", "kernel", *words)
+        assert done.exit_code == 0, done.output
+        return done.output
+
     case = ("transpose", "--shape", "4096x4096", "--dtype", "float32")
-    status, text = run("kernel", *case)
-    assert status == 0, text
+    text = shown(*case)
     assert text.count("no bank conflicts") == 2 and text.count("100 % of them used") == 2
-    status, text = run("kernel", *case, "--variant", "naive")
-    assert "32.00 sectors a request, 12 % of them used" in text
-    status, text = run("kernel", *case, "--variant", "shifted")
-    assert status == 0 and text.count("no bank conflicts") == 2
-    status, text = run("kernel", "reduce_sum", "--shape", "8x4096", "--dtype", "float32", "--arg", "dim=1")
-    assert status == 0 and "global memory: x: 16.00 sectors a request, 100 % of them used" in text
+    assert "32.00 sectors a request, 12 % of them used" in shown(*case, "--variant", "naive")
+    assert shown(*case, "--variant", "shifted").count("no bank conflicts") == 2
+    text = shown("reduce_sum", "--shape", "8x4096", "--dtype", "float32", "--arg", "dim=1")
+    assert "global memory: x: 16.00 sectors a request, 100 % of them used" in text

@@ -226,20 +226,22 @@ def test_floors_are_bytes_over_the_specified_bandwidth():
 
 
 @pytest.fixture
-def run(forge, dsl):
-    def call(*words):
-        result = forge(*words)
-        return result.exit_code, result.output
+def inspected(forge, dsl):
+    """What `forge-cute inspect` prints of a call."""
 
-    return call
+    def run(*words):
+        done = forge("inspect", *words)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    return run
 
 
-SMALL = ("inspect", "transpose", "--shape", "4096x4096", "--dtype", "bfloat16")
+SMALL = ("transpose", "--shape", "4096x4096", "--dtype", "bfloat16")
 
 
-def test_inspect_shows_what_was_chosen_and_what_it_takes(run, tmp_path):
-    status, text = run(*SMALL, "--variant", "tiled", "--cubin", str(tmp_path / "k.cubin"))
-    assert status == 0, text
+def test_inspect_shows_what_was_chosen_and_what_it_takes(inspected, tmp_path):
+    text = inspected(*SMALL, "--variant", "tiled", "--cubin", tmp_path / "k.cubin")
     for part in (
         "forge_week0::transpose: variant tiled on sm_90a (NVIDIA H200)",
         "variant='tiled' was asked for",
@@ -260,10 +262,8 @@ def test_inspect_shows_what_was_chosen_and_what_it_takes(run, tmp_path):
     assert kernel.name == "transpose_tiled_2B_32x32_b0_0"
 
 
-def test_inspect_as_json_for_another_architecture(run):
-    status, text = run(*SMALL[:-3], "1024x1024", *SMALL[-2:], "--arch", "sm_80", "--json")
-    assert status == 0, text
-    found = json.loads(text)
+def test_inspect_as_json_for_another_architecture(inspected):
+    found = json.loads(inspected(*SMALL[:-3], "1024x1024", *SMALL[-2:], "--arch", "sm_80", "--json"))
     assert found["arch"] == "sm_80" and found["variant"] == "vectorized"
     (kernel,) = found["kernels"]
     assert kernel["occupancy"]["blocks"] >= 1 and kernel["registers"] > 16
@@ -277,21 +277,20 @@ def test_inspect_as_json_for_another_architecture(run):
         ("sm_86", "NVIDIA GeForce RTX 3090", "warps 6, blocks 16"),  # fewer than others of its generation
     ],
 )
-def test_an_architecture_has_limits_of_its_own(run, arch, gpu, allowed):
-    status, text = run(*SMALL, "--variant", "naive", "--arch", arch)
-    assert status == 0 and f"on {arch} ({gpu})" in text
-    assert f"blocks allowed: {allowed}" in text
+def test_an_architecture_has_limits_of_its_own(inspected, arch, gpu, allowed):
+    text = inspected(*SMALL, "--variant", "naive", "--arch", arch)
+    assert f"on {arch} ({gpu})" in text and f"blocks allowed: {allowed}" in text
 
 
-def test_inspect_prints_ptx(run):
-    status, text = run(*SMALL, "--variant", "naive", "--ptx")
-    assert status == 0 and ".target sm_90a" in text and ".entry naive_2B_rank2_0" in text
+def test_inspect_prints_ptx(inspected):
+    text = inspected(*SMALL, "--variant", "naive", "--ptx")
+    assert ".target sm_90a" in text and ".entry naive_2B_rank2_0" in text
 
 
-def test_sass_needs_a_disassembler_and_says_which(run, monkeypatch):
+def test_sass_needs_a_disassembler_and_says_which(forge, dsl, monkeypatch):
     monkeypatch.setattr(cubin, "find_nvdisasm", lambda: None)
-    status, text = run(*SMALL, "--variant", "naive", "--sass")
-    assert status == 1 and "pip install nvidia-cuda-nvdisasm" in text
+    done = forge("inspect", *SMALL, "--variant", "naive", "--sass")
+    assert done.exit_code == 1 and "pip install nvidia-cuda-nvdisasm" in done.output
 
 
 def test_a_disassembler_that_fails_is_an_error(script, monkeypatch):
@@ -327,35 +326,27 @@ def test_only_inputs_that_are_no_call_are_the_benchmarks_fault(stand_in, monkeyp
         explained("swap", shape="4x4", dtype="float32", arch="sm_90a")
 
 
-def test_what_cannot_be_inspected_says_why(run):
-    for words, said in (
-        ((*SMALL, "--variant", "lines"), "variant 'lines' was asked for"),
-        (("inspect", "transpose", "--shape", "0x5", *SMALL[4:]), "launches nothing, since its result has no elements"),
+def test_what_cannot_be_inspected_says_why(forge, dsl):
+    for status, words, said in (
+        (1, (*SMALL, "--variant", "lines"), "variant 'lines' was asked for"),
+        (1, ("transpose", "--shape", "0x5", *SMALL[3:]), "launches nothing, since its result has no elements"),
+        # Bad usage: what an operator does not take.
+        (3, (*SMALL, "--arg", "colour=1"), "expected the arguments of forge_week0::transpose"),
+        (3, (*SMALL[:-1], "float99"), "such as 4096x4096 and bfloat16"),
+        (3, (*SMALL, "--layout", "diagonal"), "expected one of contiguous"),
+        (3, ("reduce_sum", *SMALL[1:], "--arg", "dim=("), "expected a Python literal"),
+        (3, ("logsumexp", *SMALL[1:]), "missing required argument: 'dim'"),
+        (3, (*SMALL, "--variant", "narrow"), "'narrow'"),
+        (3, (*SMALL, "--ptx", "--json"), "name one of them"),
+        (3, (*SMALL, "--arg", "dim"), "expected NAME=VALUE"),
     ):
-        status, text = run(*words)
-        assert status == 1 and said in text, (words, text)
-
-
-def test_what_an_operator_does_not_take_is_bad_usage(run):
-    for words, said in (
-        ((*SMALL, "--arg", "colour=1"), "expected the arguments of forge_week0::transpose"),
-        ((*SMALL[:-1], "float99"), "such as 4096x4096 and bfloat16"),
-        ((*SMALL, "--layout", "diagonal"), "expected one of contiguous"),
-        (("inspect", "reduce_sum", *SMALL[2:], "--arg", "dim=("), "expected a Python literal"),
-        (("inspect", "logsumexp", *SMALL[2:]), "missing required argument: 'dim'"),
-        ((*SMALL, "--variant", "narrow"), "'narrow'"),
-        ((*SMALL, "--ptx", "--json"), "name one of them"),
-        ((*SMALL, "--arg", "dim"), "expected NAME=VALUE"),
-    ):
-        status, text = run(*words)
-        assert status == 3 and said in text, (words, text)
+        done = forge("inspect", *words)
+        assert done.exit_code == status and said in done.output, (words, done.output)
 
 
 @pytest.mark.parametrize(("named", "gpu"), [("h100", "NVIDIA H100 80GB HBM3"), ("H200", "NVIDIA H200")])
-def test_a_gpu_is_inspected_by_its_own_figures(run, named, gpu):
-    status, text = run(*SMALL, "--variant", "naive", "--arch", named, "--json")
-    assert status == 0, text
-    found = json.loads(text)
+def test_a_gpu_is_inspected_by_its_own_figures(inspected, named, gpu):
+    found = json.loads(inspected(*SMALL, "--variant", "naive", "--arch", named, "--json"))
     assert (found["arch"], found["device"]) == ("sm_90a", gpu)
 
 
@@ -367,18 +358,14 @@ def test_the_kernel_is_selected_for_the_gpu_that_was_named(monkeypatch, operator
     assert planned == [SPECS["H100"]]
 
 
-def test_inputs_larger_than_any_memory_are_inspected(run):
+def test_inputs_larger_than_any_memory_are_inspected(inspected):
     """Two tensors of 8 TiB, of which only the shapes are needed."""
-    status, text = run("inspect", "softmax_backward", "--shape", "1048576x4194304", "--dtype", "bfloat16", "--json")
-    assert status == 0, text
+    text = inspected("softmax_backward", "--shape", "1048576x4194304", "--dtype", "bfloat16", "--json")
     assert json.loads(text)["bytes"]["read"] == 2 * 2 * 2**42
 
 
-def test_an_operator_of_several_dimensions_takes_its_arguments_by_name(run):
-    status, text = run(
-        "inspect", "reduce_sum", "--shape", "64x32x16", "--dtype", "float16", "--arg", "dim=[0,2]", "--json"
-    )
-    assert status == 0, text
+def test_an_operator_of_several_dimensions_takes_its_arguments_by_name(inspected):
+    text = inspected("reduce_sum", "--shape", "64x32x16", "--dtype", "float16", "--arg", "dim=[0,2]", "--json")
     assert json.loads(text)["bytes"] == {"read": 64 * 32 * 16 * 2, "written": 64}
 
 

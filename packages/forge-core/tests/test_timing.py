@@ -20,23 +20,15 @@ MIB = 2**20
 MILLISECONDS = {"x": 1.0, "y": 2.0}
 
 
-class FakeTimer:
-    """Runs every launch, each of which enters itself in `ran`, and gives the MILLISECONDS of its contender."""
+class FakeTimer(WallTimer):
+    """Its clock advances by the MILLISECONDS of a launch's contender alone; launches enter themselves in `ran`."""
 
     method = "a fake clock"
     batch_launches = 5
 
     def __init__(self):
-        self.ran = []
-
-    def batch(self, launches, before=None):
-        samples = []
-        for launch in launches:
-            if before is not None:
-                before()
-            launch()
-            samples.append(MILLISECONDS[self.ran[-1][0]])
-        return samples
+        super().__init__(clock_ns=lambda: self.now_ns)
+        self.ran, self.now_ns = [], 0
 
     def clock_mhz(self):
         return 1980
@@ -47,6 +39,7 @@ def interleaved(timer, **options):
 
     def call(name, number):
         timer.ran.append((name, number))
+        timer.now_ns += int(MILLISECONDS[name] * 1e6)
         return name, number
 
     contenders = {name: Contender(partial(call, name), [(n,) for n in range(3)]) for name in MILLISECONDS}

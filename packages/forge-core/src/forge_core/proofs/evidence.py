@@ -74,11 +74,10 @@ class Evidence:
     def fingerprints(self, week: Week) -> dict[str, str]:
         """By kernel, the digest of the syntax trees and threshold tables that plan and compile it."""
         tables = repr([*_thresholds(week.package), *_thresholds("forge_core.rows")])
-        found = {}
-        for kernel in week.kernels:
-            sources = self._sources(kernel.builder.partition(":")[0], kernel.chooser)
-            found[kernel.name] = digest_of([sources, tables])[:32]
-        return found
+        return {
+            kernel.name: digest_of([self._sources(kernel.builder.partition(":")[0], kernel.chooser), tables])[:32]
+            for kernel in week.kernels
+        }
 
     def declarations(self, week: Week) -> dict[str, str]:
         """By kernel, the digest of its operator's declaration in the package's ``proofs`` and of the measurement.

@@ -1,7 +1,7 @@
 """New packages from templates: ``forge-cute new``.
 
 The templates are packages of their own, under sample names: linted, typed and tested where they lie.  Copier copies one
-of them and writes the names of the new package in place of the sample names (``names``).
+of them and writes the names of the new package in place of the sample names.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from jinja2.ext import Extension
+
 from forge_core.errors import ArgumentError, UnsupportedError
 
 __all__ = ["KINDS", "Names", "create"]
@@ -24,6 +26,30 @@ __all__ = ["KINDS", "Names", "create"]
 KINDS = ("rows", "kernel")
 
 TEMPLATE = Path(__file__).with_name("template")
+
+#: By sample name, the field of :class:`Names` that takes its place.
+SAMPLES = {
+    "packages/sample-rows/tests": "tests",
+    "packages/sample-kernel/tests": "tests",
+    "forge-sample-rows": "distribution",
+    "forge-sample-kernel": "distribution",
+    "forge_sample_rows": "module",
+    "forge_sample_kernel": "module",
+    "sample_suite": "suite",
+    "sample_norm": "operator",
+    "sample_scale": "operator",
+    "SampleNorm": "class_name",
+    "SampleScale": "class_name",
+}
+
+
+class SampleNames(Extension):
+    """The extension of Jinja that Copier loads by the template's settings."""
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        """A file's contents, or its path, with the expression ``[[ field ]]`` for each sample name."""
+        # An alternation takes the first that matches, and the longer names stand first.
+        return re.sub("|".join(SAMPLES), lambda found: f"[[ {SAMPLES[found[0]]} ]]", source)
 
 
 @dataclass(frozen=True)

@@ -30,50 +30,45 @@ _REASONS = {
 _Answer = TypeVar("_Answer")
 
 
-def _ask(question: Callable[[Any], _Answer]) -> _Answer | None:
-    """NVML's answer; None without NVML or where it reports an error."""
+def _ask(device: torch.device, question: Callable[[Any, Any], _Answer]) -> _Answer | None:
+    """The answer to a question to NVML about its handle of a CUDA device; None without NVML or on its errors."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
         return None
+    # torch's index counts the devices in CUDA_VISIBLE_DEVICES, NVML's all; the UUID is the same in both.
+    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
     try:
         nvml.nvmlInit()
-        return question(nvml)
+        return question(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"))
     except nvml.NVMLError:
         return None
 
 
-def _handle(nvml: Any, device: torch.device) -> Any:
-    # torch's index counts the devices in CUDA_VISIBLE_DEVICES, NVML's all; the UUID is the same in both.
-    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
-    return nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
-
-
 def sm_clock_mhz(device: torch.device) -> int | None:
     """The current SM clock of a CUDA device, in MHz; None where it cannot be read."""
-    return _ask(lambda nvml: int(nvml.nvmlDeviceGetClockInfo(_handle(nvml, device), nvml.NVML_CLOCK_SM)))
+    return _ask(device, lambda nvml, gpu: int(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)))
 
 
 def slowed_by(device: torch.device) -> list[str]:
     """Why the GPU runs below its full clock; empty where it does not, or where it cannot be read."""
 
-    def reasons(nvml: Any) -> list[str]:
+    def reasons(nvml: Any, gpu: Any) -> list[str]:
         if not hasattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons"):  # depends on the version of pynvml
             return []
-        bits = int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(_handle(nvml, device)))
+        bits = int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))
         return sorted({words for name, words in _REASONS.items() if bits & getattr(nvml, name, 0)})
 
-    return _ask(reasons) or []
+    return _ask(device, reasons) or []
 
 
 def other_users(device: torch.device) -> int | None:
     """The number of other processes that compute on the GPU; None where it cannot be read."""
 
-    def count(nvml: Any) -> int:
-        running = nvml.nvmlDeviceGetComputeRunningProcesses(_handle(nvml, device))
-        return sum(int(process.pid) != os.getpid() for process in running)
+    def count(nvml: Any, gpu: Any) -> int:
+        return sum(int(process.pid) != os.getpid() for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
 
-    return _ask(count)
+    return _ask(device, count)
 
 
 def busy_cpu() -> str:
