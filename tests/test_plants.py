@@ -58,7 +58,7 @@ PLANTS = {
         PLAN,
     ),
     "a length of the second pass": (
-        [("edit", "PartedKernel.launch_all", r"\*row, sizes", "*row[:2], row[2] - pass_index, *row[3:], sizes")],
+        [("edit", "PartedKernel.launch_all", r"\*row, parts", "*row[:2], row[2] - pass_index, *row[3:], parts")],
         PLAN,
     ),
     "a variant deleted": ([("edit", "week1-reduce/src:LADDER", r'^ *"shuffle": .*\n', "")], "it is declared no more"),

@@ -183,6 +183,19 @@ class Plain:
 DEFAULT = Base(9)
 
 
+def one_more(function):
+    @functools.wraps(function)
+    def call(x):
+        return function(x) + 1
+
+    return call
+
+
+@one_more
+def doubled(x):
+    return 2 * x
+
+
 @functools.cache
 def cached(x):
     return x + 1
@@ -257,6 +270,7 @@ CHANGES = {
     "default of a function": lambda m: _setter(m.scaled, __defaults__=(4,)),
     "wrapped function": lambda m: _setter(m, scaled=_wrapped_by_me(m.scaled)),
     "wrapped below a decorator": lambda m: _setter(m, cached=m.functools.cache(_wrapped_by_me(m.cached.__wrapped__))),
+    "below a decorator of the module": lambda m: _setter(m, doubled=m.one_more(lambda x: x)),
     "wrapped above a decorator": lambda m: _setter(m, cached=_wrapped_by_me(m.cached)),
     "imported function": lambda m: _setter(m, combine=lambda a, b: a),
     "imported module": lambda m: _setter(m, math=m.operator),

@@ -131,7 +131,7 @@ def by_threads(binding: Binding, problem: Problem, thread: HeldConfig, column: C
         return not aligned and problem.rows >= thread.threads * device.sm_count
     if folds == 1 and aligned and not binding.operands.writes and problem.read_bytes > _STREAMED:
         return False
-    if problem.length == 1 and aligned and problem.rows > thread.rows * device.sm_threads * device.sm_count:
-        return False  # beyond a wave of threads with an element or two each, vectors have more bytes in flight
+    if problem.length == 1 and aligned and problem.rows > 2 * device.sm_threads * device.sm_count:
+        return False  # beyond two elements for each thread of a wave, vectors have more bytes in flight
     # Tiles load aligned 16-bit elements by far fewer instructions.
     return folds != 1 or not aligned or binding.widest_vec <= FEW_CHUNKS or thread.capacity <= 2 * FEW_CHUNKS
