@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import click
 from plan import GPUS, KINDS, Plan, make_plan
@@ -51,10 +50,20 @@ def rented(plan: Plan) -> AbstractContextManager[Machine]:
 @click.option("--with", "extra", multiple=True, metavar="NAME", help="Install this too, such as a peer; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Print what would happen; needs no Modal and no credentials.")
 @click.pass_context
-def command(ctx: click.Context, kind: str, words: tuple[str, ...], *, dry_run: bool, **options: Any) -> int:
+def command(
+    ctx: click.Context,
+    kind: str,
+    words: tuple[str, ...],
+    gpu: str,
+    out: Path | None,
+    minutes: int,
+    extra: tuple[str, ...],
+    *,
+    dry_run: bool,
+) -> int:
     """The command; what it says to a user stands in HELP."""
     own, rent = ctx.obj
-    plan = make_plan(kind, words, own, **options)
+    plan = make_plan(kind, words, own, gpu=gpu, out=out, minutes=minutes, extra=extra)
     click.echo(plan.describe())
     if dry_run:
         click.echo("dry run: nothing was built, rented or sent")
