@@ -57,8 +57,8 @@ PLANTS = {
         [("edit", "week0:Naive.__call__", r"self\.kernel\(pX, pY,", "self.kernel(pY, pX,")],
         PLAN,
     ),
-    "a length of the second pass": (
-        [("edit", "PartedKernel.launch_all", r"\*row, parts", "*row[:2], row[2] - pass_index, *row[3:], parts")],
+    "a workspace of the second pass": (
+        [("edit", "PartedKernel.launch_all", r"\*own, pass", "*own[:1], own[1] + pass_index, *own[2:], pass")],
         PLAN,
     ),
     "a variant deleted": ([("edit", "week1-reduce/src:LADDER", r'^ *"shuffle": .*\n', "")], "it is declared no more"),
