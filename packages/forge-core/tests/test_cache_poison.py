@@ -271,6 +271,7 @@ CHANGES = {
     "wrapped function": lambda m: _setter(m, scaled=_wrapped_by_me(m.scaled)),
     "wrapped below a decorator": lambda m: _setter(m, cached=m.functools.cache(_wrapped_by_me(m.cached.__wrapped__))),
     "below a decorator of the module": lambda m: _setter(m, doubled=m.one_more(lambda x: x)),
+    "decorated twice": lambda m: _setter(m, doubled=m.one_more(m.doubled)),
     "wrapped above a decorator": lambda m: _setter(m, cached=_wrapped_by_me(m.cached)),
     "imported function": lambda m: _setter(m, combine=lambda a, b: a),
     "imported module": lambda m: _setter(m, math=m.operator),

@@ -182,15 +182,20 @@ class _Comparison:
             return all(self._is_function(path, node, part, names) for part in parts if part is not None)
         decorators = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
         makers = {"builtins", *(_package(_evaluate(each, names)) for each in decorators)}
+        own = len(decorators)
         while not (isinstance(value, types.FunctionType) and self._is_code(path, _original_code(value))):
             if value is None or _package(value) not in makers:
+                return False
+            own -= getattr(value, "__code__", None) in self.codes
+            if own < 0:  # wrapped by the module's own decorators more often than in the source
                 return False
             value = value.func if isinstance(value, functools.cached_property) else getattr(value, "__wrapped__", None)
         by_name = [(a.arg, d) for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d]
         keywords = ast.Dict([ast.Constant(name) for name, _ in by_name], [default for _, default in by_name])
-        return _evaluates_to(
-            ast.Tuple(node.args.defaults, ast.Load()), value.__defaults__ or (), names
-        ) and _evaluates_to(keywords, value.__kwdefaults__ or {}, names)
+        positional = ast.Tuple(node.args.defaults, ast.Load())
+        return _evaluates_to(positional, value.__defaults__ or (), names) and _evaluates_to(
+            keywords, value.__kwdefaults__ or {}, names
+        )
 
     def _is_code(self, path: str, code: types.CodeType) -> bool:
         """Whether code is that of the source at this name; not that of a decorator, which may be of the same module."""

@@ -12,8 +12,8 @@ from forge_core.rows.problem import Problem
 
 #: Vectors per thread whose loads hide each other.
 FEW_CHUNKS = 4
-#: Elements of all rows up to which unaligned ones are read by element, of programs that merge without writing and of
-#: others; elements of a row of 16 bits up to which any number of rows is, but of sums.
+#: Most elements of all unaligned rows that are read by element: of programs that merge without writing, of others.
+#: Rows of up to ``SHORT`` 16-bit elements are read by element in any number, except by sums and maps.
 MERGED, FEW, SHORT = 2**24, 2**22, 512
 #: Steps up to which aligned 16-bit rows are, too.
 FEW_MERGED = 16
@@ -39,7 +39,7 @@ def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnC
     if one and kind in ("shifted", "skewed") and _few(binding, problem):
         kind = "element"
     able = [c for c in listed(binding, device, ColumnConfig, kind) if c.transposes == problem.transposes]
-    # One for several reduced dims reads rows with column operands by element in any case.
+    # By element, rows with column operands have the kernel for several reduced dims alone.
     able = [config for config in able if one == (config.reduced == 1)] or able
     if problem.transposes:
         return _transposed(able, problem, device)
