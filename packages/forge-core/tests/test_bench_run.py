@@ -650,10 +650,11 @@ def test_poison_reaches_the_next_output():
 
 @pytest.mark.gpu
 def test_work_on_another_stream_is_refused(stand_in):
-    """A contender that forgets the current stream is done when its events are not: too early, or wrong."""
+    """A contender whose results are right, but which forgets the current stream, is done before its events are."""
     other = torch.cuda.Stream()
 
     def forgets_the_stream(x):
+        other.wait_stream(torch.cuda.default_stream())  # made the inputs
         with torch.cuda.stream(other):
             return swap(x)
 
