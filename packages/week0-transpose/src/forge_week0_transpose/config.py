@@ -20,6 +20,7 @@ from forge_core.op.plan import Plan, Variant
 from forge_core.steps import CHUNK
 from forge_core.strided import Dim, entries, flatten
 from forge_week0_transpose.configs import (
+    Config,
     LinesConfig,
     NaiveConfig,
     RealignedConfig,
@@ -245,7 +246,7 @@ class Kernel:
     """A variant."""
 
     name: str  # as a variant of ``transpose``
-    config: type  # the class of its configurations
+    config: type[Config]  # the class of its configurations
     form: Callable[[Problem], Any]  # the part of a problem that it moves; None where a problem has none
     chosen: Callable[[Problem, Any, Device], Choice]  # by a problem, that part of it, and a device
     build: str = "{name}:build"  # in ``kernels``
@@ -254,7 +255,7 @@ class Kernel:
     @property
     def variant(self) -> Variant:
         """What an operator declares."""
-        return Variant(f"forge_week0_transpose.kernels.{self.build.format(name=self.name)}", IDEAS[self.name])
+        return Variant(f"forge_week0_transpose.kernels.{self.build.format(name=self.name)}", self.config.idea)
 
     def choose(self, problem: Problem, device: Device) -> Choice:
         """The configuration and the integers of the launch for a problem."""
@@ -270,15 +271,6 @@ LACKS: Mapping[Callable[[Problem], Any], Refusal] = {
     FEW: Refusal(f"2 to {MAX_LINES} rows (output dense) or columns (input dense)", "another permutation, or more"),
 }
 
-IDEAS = {
-    "naive": "one thread an element; does every problem",
-    "tiled": "a padded tile of shared memory, an element a thread and step",
-    "shifted": "rows that begin anywhere: aligned 16-byte accesses, shifted on chip",
-    "lines": "2 to 128 rows or columns of any alignment: gathered by element",
-    "vectorized": "16 bytes a thread on both sides, transposed in registers",
-    "realigned": "contiguous rows that begin anywhere: aligned chunks, shifted",
-    "rows": "16 bytes a thread, for rows that are contiguous on both sides",
-}
 #: Slowest first; the last five each have the problems they are for.
 KERNELS = (
     Kernel("naive", NaiveConfig, attrgetter("dims"), _naive, copy="naive"),
@@ -293,7 +285,7 @@ KERNELS = (
 _TABLES: Mapping[str, Mapping[str, Kernel]] = {
     "transpose": {kernel.name: kernel for kernel in KERNELS},
     "copy": {kernel.copy.format(name=kernel.name): kernel for kernel in KERNELS},
-    "copy_transpose": {"tiled": KERNELS[1]},
+    "copy_transpose": {kernel.name: kernel for kernel in KERNELS if kernel.config is TiledConfig},
 }
 
 #: The variants of each operator.

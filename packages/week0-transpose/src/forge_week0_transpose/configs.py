@@ -25,10 +25,12 @@ class Config(Stepped):
         rank, batch_rank: dimensions around a row or a matrix.
         wide: places are 64-bit integers: from 2^32 elements or chunks on, or from 2^31 rows or columns.
         threads: of a block.
+        idea: of the kernel, in a line.
         pattern: the name of the kernel, formatted with the configuration; :data:`FLAGS` follow.
     """
 
     itemsize: int
+    idea: ClassVar[str]
     pattern: ClassVar[str]
 
     @property
@@ -53,6 +55,7 @@ class NaiveConfig(Config):
     items: int = 1  # elements of a thread, a block's width apart; more than one where no other kernel does the problem
     threads: int = 256
 
+    idea = "one thread an element; does every problem"
     pattern = "naive_{0.itemsize}B_rank{0.rank}"
 
     @property
@@ -74,6 +77,7 @@ class RowsConfig(Config):
     wide: bool = False
     threads: int = 128
 
+    idea = "16 bytes a thread, for rows that are contiguous on both sides"
     pattern = "copy_rows_{0.itemsize}B_rank{0.rank}"
 
     @property
@@ -86,6 +90,7 @@ class RowsConfig(Config):
 class RealignedConfig(RowsConfig):
     """``kernels/rows.py``, of rows that begin anywhere; elements of at most 8 bytes, and no ``tail``."""
 
+    idea = "contiguous rows that begin anywhere: aligned chunks, shifted"
     pattern = "copy_realigned_{0.itemsize}B_rank{0.rank}"
 
     @property
@@ -138,6 +143,7 @@ class TiledConfig(TileConfig):
     batch_rank: int = 0
     threads: int = 256  # a multiple of the edge
 
+    idea = "a padded tile of shared memory, an element a thread and step"
     pattern = "transpose_tiled_{0.itemsize}B_{0.edge}x{0.edge}_b{0.batch_rank}"
     by_columns = flat = wide = True
     evict_last = False
@@ -169,6 +175,7 @@ class VectorizedConfig(TileConfig):
     flat: bool = False
     wide: bool = False
 
+    idea = "16 bytes a thread on both sides, transposed in registers"
     pattern = "transpose_vectorized_{0.itemsize}B_{0.tile[0]}x{0.tile[1]}_ld{0.src_width}_st16_b{0.batch_rank}"
     #: For more blocks the compiler spills.  H200, 2026-11-21: the carveout gains 0 to 3 % against leaving it.
     room, carveout = 1, 100
@@ -223,6 +230,7 @@ class UnalignedConfig(VectorizedConfig):
     dst_shift: bool = True  # output rows may
     room: int = 2
 
+    idea = "rows that begin anywhere: aligned 16-byte accesses, shifted on chip"
     pattern = "transpose_unaligned_{0.itemsize}B_{0.tile[0]}x{0.tile[1]}_{0.shifts}_b{0.batch_rank}"
 
     @property
@@ -244,6 +252,7 @@ class LinesConfig(Config):
     loads: int = 4  # chunks of a thread
     threads: int = 256  # 32 or more
 
+    idea = "2 to 128 rows or columns of any alignment: gathered by element"
     pattern = "transpose_lines_{0.itemsize}B_{0.way}_x{0.loads}_s{0.bits}_b{0.batch_rank}"
 
     @property
