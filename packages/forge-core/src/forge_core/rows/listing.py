@@ -82,7 +82,7 @@ def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
     if binding.operands.accumulates:
         return persistent_configurations(binding, device)
     held = (c for c in _held(binding, device) if c.registers <= min(_MOST_REGISTERS, 65536 // c.threads))
-    teams = (c for c in persistent_configurations(binding, device) if keeps_columns(binding) and c.long)
+    teams = (c for c in persistent_configurations(binding, device) if c.long) if keeps_columns(binding) else ()
     found = dict.fromkeys((*held, *_streams(binding, device), *_columns(binding, device), *teams))
     return tuple(map(_interned, found))
 
