@@ -394,8 +394,8 @@ def of_two(pretend_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[EagerPath
     seen.clear()
     rules = Rules(Schema(text), like, like, plan, {"simple": None}, store, gradients)
     launches, found = LaunchTable(rules), []
-    find = launches.find
-    monkeypatch.setattr(launches, "find", lambda *call: found.append(call[1:]) or find(*call))
+    find = launches.find_or_compile
+    monkeypatch.setattr(launches, "find_or_compile", lambda *call: found.append(call[1:]) or find(*call))
     return EagerPath(rules, launches), found
 
 

@@ -50,7 +50,7 @@ def entered(call: Callable[[], Any], *, skip: tuple[CodeType, ...] = ()) -> list
 
 def hops(names: list[str]) -> list[str]:
     """The distinct functions of this repository, without comprehensions and generated dataclass methods."""
-    own = dict.fromkeys(name for name in names if name.startswith("forge_core."))
+    own = dict.fromkeys(name for name in names if name.startswith("forge_"))
     return [name for name in own if not name.endswith("comp>") and "__create_fn__" not in name]
 
 
@@ -79,15 +79,15 @@ def planted(pretend_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Pla
     return week2.softmax, compiler
 
 
-def test_a_first_call_takes_16_hops_and_a_repeated_one_3(planted: tuple[Any, Planted]) -> None:
+def test_a_first_call_takes_17_hops_and_a_repeated_one_3(planted: tuple[Any, Planted]) -> None:
+    """The fake implementation and the plan are a hop each, since their callees are another test's."""
     softmax, compiler = planted
     softmax(torch.zeros(64, 8200))
     x = torch.zeros(64, 8208)
     rules = softmax._rules
-    # The callees of the operator's checks and plan are not counted.
     first = entered(lambda: softmax(x), skip=(rules.fake.__code__, rules.plan.__code__))
-    ours = hops([name for name in first if "row_operator" not in name])
-    assert len(ours) + 2 <= 16, "\n".join(ours)  # `plain_cuda` and `builder_at` are fakes here
+    ours = hops(first)
+    assert len(ours) + 2 <= 17, "\n".join(ours)  # `plain_cuda` and `builder_at` are fakes here
     key = [name for name in first if "KernelKey" in name or name.endswith("CompileCached._key")]
     assert not key, "the configuration is the same, so no key is built"
     for _ in range(REFRESH_EVERY):  # until the cached guard matches
@@ -115,7 +115,7 @@ def named(rows: int, length: int) -> dict[str, Any]:
     return {"x": x, "dim": -1, "dtype": None, "variant": "auto"}
 
 
-def test_a_call_is_checked_and_planned_with_at_most_82_calls() -> None:
+def test_a_call_is_checked_and_planned_with_at_most_81_calls() -> None:
     """Planning a new shape is on the critical path, so results that depend on dtypes only are cached."""
     for rows in (2048, 1024):
         week2.softmax.table.planned(H200, None, named(rows, 8192))
@@ -124,7 +124,7 @@ def test_a_call_is_checked_and_planned_with_at_most_82_calls() -> None:
     # A cache that an equal program of another test has entered first compares the two.
     taken = [[name for name in names if not name.endswith("__eq__")] for names in found]
     # The least of three: finalizers of other objects may run in between.
-    assert min(map(len, taken)) <= 82, "\n".join(min(taken, key=len))
+    assert min(map(len, taken)) <= 81, "\n".join(min(taken, key=len))
 
 
 def test_equal_configurations_are_the_same_object() -> None:

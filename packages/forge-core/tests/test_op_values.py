@@ -229,7 +229,7 @@ def test_the_eager_path_launches_what_has_no_torch_function_by_the_parameters_ow
     two = schema.Schema("ns::f(Tensor x, Tensor y, int dim=-1, *, str variant='auto') -> Tensor")
     rules = Rules(two, torch.empty_like, torch.neg, print, {})
     launches = LaunchTable(rules)
-    monkeypatch.setattr(launches, "find", lambda *call: launched.append(call[1:]))
+    monkeypatch.setattr(launches, "find_or_compile", lambda *call: launched.append(call[1:]))
     monkeypatch.setattr(launches, "run", lambda *call: None)
     path, x, three = eager.EagerPath(rules, launches), torch.ones(2), torch.tensor(3)
     duck, seen = Duck(), three.as_subclass(Seen)

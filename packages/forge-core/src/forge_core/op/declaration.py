@@ -9,8 +9,8 @@
     )
     def transpose(x, *, variant="auto"):
         '''The public docstring.'''
-        checks.min_rank("transpose", "x", x, 2)      # the body is the fake: it checks metadata
-        return x.new_empty(...)                      # and allocates the output
+        checks.min_rank("transpose", "x", x, 2)      # the body is the fake implementation: it checks arguments and
+        return x.new_empty(...)                      # returns an empty tensor with the output's metadata
 
 The decorated name becomes an :class:`Operator`.  Its calls take one of three paths, which end in the same launch, or
 for CPU tensors in the same reference:
@@ -157,7 +157,7 @@ class Operator(ByName):
         checks.is_tensor(self.schema.name, self.schema.parameters[0], x)
         if arch is None and not x.is_cuda:
             arch = settings.current().arch
-        output = self.table.check(None, named)
+        output = self._rules.run_fake(named, on_meta=True)
         chosen = "kernel" if arch is not None else self.table.resolve(x.device, named.get("variant", "auto"))
         if chosen == "ref":
             inputs = [named[name] for name in self.schema.tensors if named[name] is not None]
@@ -170,14 +170,12 @@ class Operator(ByName):
         return Explanation(self.schema.qualified, "kernel", arch=target.arch, key=key, **vars(launch))
 
     def fake(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Checks a call's metadata and allocates its output, on any device, ``meta`` included.
+        """Runs the fake implementation, as the dispatcher does: see ``torch.library.register_fake``.
 
         Raises:
             ArgumentError: the arguments are not valid for this operator.
         """
-        named = self.schema.bind(args, kwargs)
-        output = self._rules.allocate(named)
-        self.schema.check_devices(named)
+        output: torch.Tensor = self._rules.run_fake(self.schema.bind(args, kwargs))
         return output
 
     @property
@@ -218,7 +216,7 @@ class Operator(ByName):
 
 
 def operator(schema: str, **declared: Any) -> Callable[[Callable[..., torch.Tensor]], Operator]:
-    """Declares an operator; decorates the function that checks a call and allocates its output.
+    """Declares an operator; decorates its fake implementation (see :class:`~forge_core.op.rules.Rules`).
 
     Args:
         schema: a functional schema with every parameter of the public call, a tensor first, for example

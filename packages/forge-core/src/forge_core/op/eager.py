@@ -130,7 +130,7 @@ class EagerPath:
             return _run_reference(self._schema, args, launches.reference(args, kwargs)), None
         if args[0].get_device() != table._current_device():
             return lambda args: launches.launch(None, args, kwargs), None
-        entry = launches.find(None, args, kwargs)
+        entry = launches.find_or_compile(None, args, kwargs)
         return partial(launches.run, entry, None), entry
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
@@ -241,7 +241,7 @@ def _of_one_tensor(
                 return NOT_SERVED
             try:
                 address = x.data_ptr()
-                # The properties of `LaunchTable.find`, without those that `usual` and `untouched` exclude.
+                # The properties of `LaunchTable.find_or_compile`, without those that `usual` and `untouched` exclude.
                 around = None if ambient is None else ambient()
                 key = x.dtype, x.shape, x.stride(), x.device, address & mask, other, around
             except RuntimeError:
@@ -252,7 +252,7 @@ def _of_one_tensor(
                 if guard.plain_cuda(x):
                     if index != current_device() or x.dtype.is_complex:
                         return otherwise(args, kwargs)
-                    entry = launches.find(None, args, kwargs)
+                    entry = launches.find_or_compile(None, args, kwargs)
                     run: Serve = partial(launches.run, entry, None)
                     if not entry.needs_general_path:
                         run = partial(_run_directly, entry, index)

@@ -57,7 +57,7 @@ def register(
     Args:
         rules: declaration of the operator.
         serve: runs the operator on CPU or CUDA tensors; takes ``out`` or None, then the schema's arguments.
-        fake: checks a call and allocates its output; takes the schema's arguments.
+        fake: the fake implementation; takes the schema's arguments.
 
     Returns:
         The registered ``OpOverload`` of each form; None for a missing out form.

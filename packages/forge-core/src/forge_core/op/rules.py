@@ -13,20 +13,23 @@ from forge_core.choice import require_known
 from forge_core.op.plan import Plan, Variant
 from forge_core.op.schema import Schema
 
+_META = torch.device("meta")
+
 
 @dataclass(frozen=True)
 class Rules:
     """An operator's declaration; an operator of several results returns them as a tuple everywhere."""
 
     schema: Schema  #: with every parameter of the public call, a tensor first
-    #: Checks the metadata of a call and allocates its output: the fake kernel.  A call with new metadata runs it once,
-    #: on meta tensors.  A result that a call does not compute is empty, and its pointer is not passed to the kernel.
+    #: The fake implementation (``torch.library.register_fake``): checks the arguments and returns an empty tensor with
+    #: the output's metadata; the launch allocates the real output.  A call with new metadata runs it once, on meta
+    #: tensors.  A result that a call does not compute is empty, and its pointer is not passed to the kernel.
     fake: Callable[..., torch.Tensor]
-    #: The operator in plain PyTorch; takes the schema's arguments without ``variant``, and returns the strides that
-    #: ``fake`` allocates.
+    #: The operator in plain PyTorch; takes the schema's arguments without ``variant``, and returns the strides of
+    #: ``fake``.
     reference: Callable[..., torch.Tensor]
     #: ``plan(device, out, *arguments) -> Plan``: selects kernel, configuration and launch arguments.  A pure function;
-    #: ``out`` may be a meta tensor.
+    #: ``out`` may be a meta tensor.  Of a row operator it is ``plan_rows`` in ``rows/operator.py``.
     plan: Callable[..., Plan]
     variants: Mapping[str, Variant]  #: by name: the ladder, slowest first, then the engine's
     setup_context: Callable[..., None] | None = None  #: see ``torch.library.register_autograd``
@@ -51,8 +54,12 @@ class Rules:
     #: with the same gradient, which are recorded and differentiated in less time.
     cpu_autograd: bool = False
 
-    def allocate(self, named: dict[str, Any]) -> torch.Tensor:
-        """Checks a call, given as all of its arguments by name, and allocates its output.
+    def run_fake(self, named: dict[str, Any], *, on_meta: bool = False) -> Any:
+        """Checks a call, given as all of its arguments by name, and returns what ``fake`` returns.
+
+        Args:
+            named: the arguments.
+            on_meta: pass meta tensors in place of strided ones, so that the result is one, too.
 
         Raises:
             ArgumentError: the arguments are not valid for this operator.
@@ -60,7 +67,15 @@ class Rules:
         self.schema.check(self.schema.name, named)
         if named.get("variant", "auto") != "auto":
             require_known(self.schema.name, named["variant"], self.variants)
-        return self.fake(**named)
+        values = dict(named)
+        for name in self.schema.tensors if on_meta else ():
+            t = named[name]
+            if t is not None and not (t.is_nested or t.is_quantized) and t.layout is torch.strided:
+                values[name] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_META)
+        output = self.fake(**values)  # raises for tensors without strides
+        if len(self.schema.tensors) > 1:
+            self.schema.check_devices(named)
+        return output
 
     def refer(self, named: dict[str, Any]) -> torch.Tensor:
         """Runs the reference on a call, given as all of its arguments by name."""

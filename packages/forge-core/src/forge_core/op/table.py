@@ -30,8 +30,6 @@ log = logging.getLogger("forge_core")
 # The table is cleared when it has this many launches; compiled kernels stay loaded.
 MAX_ENTRIES = 4096
 
-_META = torch.device("meta")
-
 # A vector access is at most 16 bytes, so a launch may depend on an address modulo 16.
 ALIGNMENT_MASK = 15
 
@@ -152,7 +150,9 @@ class LaunchTable:
         device, variant = named[self._schema.parameters[0]].device, named.get("variant", "auto")
         if self.resolve(device, variant) == "kernel":
             return self.launch(out, args, kwargs)
-        self.check(out, named)
+        expected = self._rules.run_fake(named, on_meta=True)
+        if out is not None:
+            self._check_out(out, expected, named)
         if device.type == "cpu":
             tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
             result = self._rules.on_cpu(named)(**tensors)
@@ -160,21 +160,10 @@ class LaunchTable:
             result = self._rules.refer(named)
         return result if out is None else out.copy_(result)
 
-    def check(self, out: torch.Tensor | None, named: dict[str, Any]) -> Any:
-        """Runs all checks of a call; returns its output, or outputs as a tuple, on the meta device."""
-        values = dict(named)
-        for name in self._schema.tensors:
-            t = named[name]
-            if isinstance(t, torch.Tensor) and not (t.is_nested or t.is_quantized) and t.layout is torch.strided:
-                values[name] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_META)
-        expected = self._rules.allocate(values)  # raises for tensors without strides, and for anything else
-        if len(self._schema.tensors) > 1:
-            self._schema.check_devices(named)
-        if out is not None:
-            op, device = f"{self._schema.name}_out", named[self._schema.parameters[0]].device
-            checks.like_output(op, out, shape=expected.shape, dtype=expected.dtype, device=device)
-            self._check_apart(out, named)
-        return expected
+    def _check_out(self, out: torch.Tensor, expected: torch.Tensor, named: dict[str, Any]) -> None:
+        op, device = f"{self._schema.name}_out", named[self._schema.parameters[0]].device
+        checks.like_output(op, out, shape=expected.shape, dtype=expected.dtype, device=device)
+        self._check_apart(out, named)
 
     def _check_apart(self, out: torch.Tensor, named: dict[str, Any]) -> None:
         for name in self._schema.tensors:
@@ -184,7 +173,7 @@ class LaunchTable:
     def reference(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., torch.Tensor]:
         """Checks a call on CPU tensors; returns a function of them, by name, that serves it."""
         named = self._schema.bind(args, kwargs)
-        self.check(None, named)
+        self._rules.run_fake(named, on_meta=True)
         self.resolve(args[0].device, named.get("variant", "auto"))  # raises if kernels were requested
         return self._rules.on_cpu(named)
 
@@ -200,10 +189,10 @@ class LaunchTable:
         index = args[0].get_device()
         if index != _current_device():
             with torch.cuda.device(index):
-                return self.run(self.find(out, args, kwargs), out, args)
-        return self.run(self.find(out, args, kwargs), out, args)
+                return self.run(self.find_or_compile(out, args, kwargs), out, args)
+        return self.run(self.find_or_compile(out, args, kwargs), out, args)
 
-    def find(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
+    def find_or_compile(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
         """Returns the entry of a call; on a miss checks, plans and compiles it."""
         x = args[0]
         key: Any = (
@@ -221,7 +210,7 @@ class LaunchTable:
         try:
             entry = self._entries.get(key)
         except TypeError:  # an unhashable argument is invalid, and the checks raise a better error
-            self.check(out, self._schema.bind(args, kwargs))
+            self._rules.run_fake(self._schema.bind(args, kwargs), on_meta=True)
             raise
         if entry is None:
             entry = self._bind(out, args, kwargs, debug=debug)
@@ -236,7 +225,7 @@ class LaunchTable:
 
     def planned(self, target: Device, out: torch.Tensor | None, named: dict[str, Any]) -> Plan:
         """Checks and plans a call for a device; its tensors may be on ``meta``."""
-        expected = self.check(None, named)
+        expected = self._rules.run_fake(named, on_meta=True)
         return self._rules.plan(target, expected if out is None else out, *named.values())
 
     def log_hit(self, entry: Entry) -> None:
@@ -296,9 +285,11 @@ class LaunchTable:
     def _bind(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any], *, debug: bool) -> Entry:
         """Checks and plans a call, and loads or compiles its kernel."""
         named = self._schema.bind(args, kwargs)
-        expected = self.check(out, named)
-        output = expected if out is None else out
-        outputs = output if isinstance(output, tuple) else (output,)
+        output = self._rules.run_fake(named, on_meta=True)
+        if out is not None:
+            self._check_out(out, output, named)
+            output = out
+        outputs = output if self._schema.results else (output,)
         first, *others = [(tuple(t.shape), t.stride(), t.dtype) for t in outputs]
         results = (first, *others) if others else ()
         if 0 in first[0]:

@@ -48,9 +48,9 @@ def row_output(
     dtype: torch.dtype | None = None,
     **tensors: torch.Tensor,
 ) -> torch.Tensor:
-    """Checks the metadata of a call and allocates its output: the body of most operators, and their fake.
+    """Checks the arguments of a call and returns an empty tensor with the output's metadata: most fake implementations.
 
-    It computes nothing: the kernel writes the output, or the reference returns it.
+    It computes nothing: the launch allocates the real output, or the reference returns it.
 
     Args:
         op: the operator's name, for messages.
@@ -100,7 +100,7 @@ def row_operator(
     kernels: Mapping[str, Variant] = VARIANTS,
     **declared: Any,
 ) -> Callable[[Callable[..., torch.Tensor]], Operator]:
-    """Declares an operator that is a row program; decorates the function that checks a call and allocates its output.
+    """Declares an operator that is a row program; decorates its fake implementation.
 
     Args:
         schema: see :func:`forge_core.op.operator`.  Its tensors and results are the program's operands by name, its
@@ -136,7 +136,7 @@ def row_operator(
         results = parsed.results or (*operands.writes, *operands.results)
         return operands, results, tuple(name for name in (*parsed.tensors, *results) if name in operands.tensors)
 
-    def choose(device: Device, out: torch.Tensor, *values: Any) -> Plan:
+    def plan_rows(device: Device, out: torch.Tensor, *values: Any) -> Plan:
         named = dict(zip(parsed.parameters, values, strict=True))
         found = made(named)
         operands, results, order = names(found)
@@ -162,7 +162,7 @@ def row_operator(
             kernels=kernels,
         )
 
-    def declare(allocate: Callable[..., torch.Tensor]) -> Operator:
+    def declare(fake: Callable[..., torch.Tensor]) -> Operator:
         def mapped(info: Any, in_dims: Sequence[int | None], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
             named = parsed.bind(args, kwargs)
             places = dict(zip(parsed.parameters, in_dims, strict=False))
@@ -172,9 +172,8 @@ def row_operator(
             keep, back = _differentiate(parsed, {} if gradient == "reference" else gradient, reference)
             declared.update(setup_context=keep, backward=back)
         variants = {name: rung.variant for name, rung in ladder.items()} | dict(kernels)
-        made_operator = operator(schema, reference=reference, plan=choose, variants=variants, vmap=mapped, **declared)(
-            allocate
-        )
+        decorate = operator(schema, reference=reference, plan=plan_rows, variants=variants, vmap=mapped, **declared)
+        made_operator = decorate(fake)
         return made_operator
 
     return declare
