@@ -201,6 +201,12 @@ def cached(x):
     return x + 1
 
 
+@functools.cache
+@one_more
+def stacked(x):
+    return x
+
+
 def scaled(x, by=SCALE):
     return combine(x, by) * SIZES[torch.float16] // 2
 
@@ -272,6 +278,7 @@ CHANGES = {
     "wrapped below a decorator": lambda m: _setter(m, cached=m.functools.cache(_wrapped_by_me(m.cached.__wrapped__))),
     "below a decorator of the module": lambda m: _setter(m, doubled=m.one_more(lambda x: x)),
     "decorated twice": lambda m: _setter(m, doubled=m.one_more(m.doubled)),
+    "decorated twice below another": lambda m: _setter(m, stacked=functools.cache(m.one_more(m.stacked.__wrapped__))),
     "wrapped above a decorator": lambda m: _setter(m, cached=_wrapped_by_me(m.cached)),
     "imported function": lambda m: _setter(m, combine=lambda a, b: a),
     "imported module": lambda m: _setter(m, math=m.operator),
@@ -428,6 +435,16 @@ def test_a_kernel_that_another_process_compiles_does_not_keep_others_waiting(in_
     waiting.join(30)
     other.join(30)
     assert answers[0].launch() == 48
+
+
+def test_a_lock_that_was_taken_within_the_hour_is_not_swept(project):
+    key = project.build.key(project.config(), arch=ARCH)
+    path, long_ago = project.store.root / "locks" / f"{key.digest}.lock", (time.time() - storing.LEFTOVER_S - 1,) * 2
+    for _ in range(2):  # once with a file that an earlier holder left
+        with project.store.lock(key):
+            assert project.store.sweep() == []
+        os.utime(path, long_ago)
+    assert project.store.sweep() == [path]
 
 
 def test_threads_that_want_one_kernel_compile_it_once(project, monkeypatch):

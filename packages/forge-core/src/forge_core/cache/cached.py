@@ -35,6 +35,8 @@ log = logging.getLogger("forge_core")
 
 Config = TypeVar("Config")
 
+_AT_TOP_LEVEL = "only a builder at the top level of a module with a file can be stored"
+
 
 class CompileCached(Generic[Config]):
     """A builder of kernels that compiles each of them once; made by :func:`compile_cached` and :func:`builder_at`.
@@ -114,7 +116,7 @@ class CompileCached(Generic[Config]):
         """
         key, sources = self._key(config, arch)
         if sources is None:
-            raise CompileError(f"{self.name}: only a builder at the top level of a module with a file can be stored")
+            raise CompileError(f"{self.name}: {_AT_TOP_LEVEL}")
         with _lock(key, store):
             found = store.find(key)
             if found is not None:
@@ -161,8 +163,13 @@ class CompileCached(Generic[Config]):
         return key, None if "<" in self.name else sources
 
     def _load_or_compile(self, config: Config, key: KernelKey, sources: Sources | None) -> Compiled:
-        store = user_store() if sources is not None else None
-        for entry, origin in find_entries(key, store) if sources is not None else ():
+        if sources is None:
+            if not settings.current().jit:
+                reason = f"{self.name}: {_AT_TOP_LEVEL}, and FORGE_JIT=0 disables compilation."
+                raise MissingKernelError(reason, key=key.digest)
+            return self._compile(config, key)
+        store = user_store()
+        for entry, origin in find_entries(key, store):
             if found := self._load(entry, origin):
                 return self._by_key.setdefault(key.digest, found)
         if not settings.current().jit:
@@ -171,27 +178,33 @@ class CompileCached(Generic[Config]):
             # Another process or thread may have been faster.
             if store is not None and (found := self._load(store.find(key), "cache")):
                 return self._by_key.setdefault(key.digest, found)
-            self.imported()
-            with compile_lock():
-                if key.digest not in self._by_key:
-                    compiled = self._compiler.compile(self._build, config, key)
-                    stored: Entry | None = None
-                    try:
-                        if store is not None and sources is not None:
-                            stored = self._publish(compiled, sources, store)
-                    except CompileError as error:  # the kernel can still run in this process
-                        warn_once(str(error))
-                    # This process, too, runs the stored object.
-                    self._by_key[key.digest] = self._load(stored, "compiled") or compiled
-        return self._by_key[key.digest]
+            return self._compile(config, key, sources, store)
+
+    def _compile(
+        self, config: Config, key: KernelKey, sources: Sources | None = None, store: Store | None = None
+    ) -> Compiled:
+        """Compiles a kernel to keep in memory and, given its sources, in a store."""
+        self.imported()
+        with compile_lock():
+            if key.digest not in self._by_key:
+                compiled = self._compiler.compile(self._build, config, key)
+                stored: Entry | None = None
+                try:
+                    if sources is not None and store is not None:
+                        stored = self._publish(compiled, sources, store)
+                except CompileError as error:  # the kernel can still run in this process
+                    warn_once(str(error))
+                # This process, too, runs the stored object.
+                self._by_key[key.digest] = self._load(stored, "compiled") or compiled
+            return self._by_key[key.digest]
 
     def _publish(self, compiled: Compiled, sources: Sources, store: Store) -> Entry | None:
         """Stores a kernel; raises CompileError if its key does not describe it."""
         from forge_core.cache.verify import difference  # imported only after a compilation
 
         if changed := sources.changed():
-            told = f"{changed} changed after this process started. Restart to have it cached."
-            raise CompileError(f"{self.name} is not stored: {told}")
+            reason = f"{changed} changed after forge_core.cache was imported. Restart to have it cached."
+            raise CompileError(f"{self.name} is not stored: {reason}")
         if differs := difference(sources):
             remedy = "Undo that, or make the change in the source and restart, to have it cached."
             raise CompileError(f"{self.name} is not stored: {differs}. {remedy}")

@@ -44,7 +44,7 @@ DESCRIPTION = "kernel.json"
 OBJECTS = ("kernel.so", "kernel.o")
 #: A process waits for another's compilation for this long, then continues without the lock.
 LOCK_TIMEOUT_S = 600.0
-#: Anything older in work/ and locks/ was left by a process that was killed.
+#: Anything older in work/ was left by a process that was killed; a lock that was taken longer ago is free.
 LEFTOVER_S = 3600.0
 # The resolution of an entry's time of use.
 _USE_STEP_S = 60.0
@@ -80,15 +80,16 @@ class Entry:
             Damaged: it is incomplete or inconsistent, or the folder's name is not its digest.
         """
         try:
-            told: Any = json.loads((folder / DESCRIPTION).read_bytes())
+            described: Any = json.loads((folder / DESCRIPTION).read_bytes())
+            written_format = described["format"]
             entry = cls(
-                key=KernelKey.from_description(told["key"]),
+                key=KernelKey.from_description(described["key"]),
                 folder=folder,
-                file=str(told["object"]["file"]),
-                bytes=int(told["object"]["bytes"]),
-                sha256=str(told["object"]["sha256"]),
-                seconds=float(told["compiled"]["seconds"]),
-                made=str(told["compiled"]["date"]),
+                file=str(described["object"]["file"]),
+                bytes=int(described["object"]["bytes"]),
+                sha256=str(described["object"]["sha256"]),
+                seconds=float(described["compiled"]["seconds"]),
+                made=str(described["compiled"]["date"]),
                 used=folder.stat().st_mtime,
             )
             data = entry.object.read_bytes() if check and entry.file in OBJECTS else b""
@@ -100,8 +101,8 @@ class Entry:
             raise Damaged(folder, "it is not a folder") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Damaged(folder, f"{DESCRIPTION} is not of this kernel: {type(error).__name__}: {error}") from None
-        if told["format"] != FORMAT or entry.file not in OBJECTS or entry.key.digest != folder.name:
-            found = f"format {told['format']!r}, object {entry.file!r}, key {entry.key.digest[:12]}"
+        if written_format != FORMAT or entry.file not in OBJECTS or entry.key.digest != folder.name:
+            found = f"format {written_format!r}, object {entry.file!r}, key {entry.key.digest[:12]}"
             raise Damaged(folder, f"{DESCRIPTION} is not of this kernel: {found}")
         if check and (len(data), hashlib.sha256(data).hexdigest()) != (entry.bytes, entry.sha256):
             raise Damaged(folder, f"{entry.file} has {len(data)} bytes instead of {entry.bytes}, or another checksum")
@@ -204,6 +205,7 @@ class Store:
                 path = make_private(self.root / "locks") / f"{key.digest}.lock"
                 lock = filelock.FileLock(path, LOCK_TIMEOUT_S, mode=0o600)
                 held.enter_context(lock.acquire(poll_interval=0.02))
+                os.utime(path)  # the file stays after a release: its age is the time since it was last taken
             except filelock.Timeout:
                 warn_once(f"waited {LOCK_TIMEOUT_S:.0f} s for another process to compile kernel {key.digest}")
             except (OSError, NotImplementedError) as error:
@@ -215,6 +217,7 @@ class Store:
         try:
             self._write(key, data, OBJECTS[0] if linked else OBJECTS[1], seconds)
             entry = self.find(key)
+            self.sweep()
             if self.max_bytes:
                 self.evict(self.max_bytes, keep=key.digest)
         except OSError as error:
@@ -253,11 +256,12 @@ class Store:
         return False
 
     def evict(self, max_bytes: int, *, keep: str = "") -> list[Path]:
-        """Removes leftovers and the least recently used entries but ``keep``, a digest; returns the removed paths.
+        """Removes the least recently used entries but ``keep``, a digest; returns the removed paths.
 
         What remains takes at most ``max_bytes``, with what other processes are writing.
         """
-        removed, found = self.sweep(), []
+        removed: list[Path] = []
+        found = []
         for folder in self._folders():
             with contextlib.suppress(FileNotFoundError):
                 found.append((folder.stat().st_mtime, folder, tree_bytes(folder)))
@@ -271,7 +275,7 @@ class Store:
         return removed
 
     def sweep(self) -> list[Path]:
-        """Removes leftovers of killed processes in work/ and old locks; returns the removed paths."""
+        """Removes what is older than LEFTOVER_S in work/ and locks/; returns the removed paths."""
         removed = []
         for path in self._glob("work/*", "locks/*"):
             with contextlib.suppress(FileNotFoundError):

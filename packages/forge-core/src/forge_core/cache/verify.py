@@ -180,9 +180,10 @@ class _Comparison:
         if isinstance(value, property):
             parts = (value.fget, value.fset, value.fdel)
             return all(self._is_function(path, node, part, names) for part in parts if part is not None)
-        decorators = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
-        makers = {"builtins", *(_package(_evaluate(each, names)) for each in decorators)}
-        own = len(decorators)
+        written = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+        decorators = [_evaluate(each, names) for each in written]
+        makers = {"builtins", *map(_package, decorators)}
+        own = sum(getattr(each, "__code__", None) in self.codes for each in decorators)
         while not (isinstance(value, types.FunctionType) and self._is_code(path, _original_code(value))):
             if value is None or _package(value) not in makers:
                 return False
