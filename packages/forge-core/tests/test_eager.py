@@ -125,7 +125,7 @@ def test_a_call_is_planned_or_a_hit_and_logged_once(
 
 def test_an_int_by_its_name_is_the_int_by_position(path: EagerPath) -> None:
     x = torch.randn(3, 4)
-    table_of = path._launches
+    table_of = path._table
     assert torch.equal(path.call((x,), {"factor": 3}), x * 3)
     assert len(table_of) == 1
     assert torch.equal(path.call((x, 3), {}), x * 3)
@@ -217,7 +217,7 @@ def asked(path: EagerPath, monkeypatch: pytest.MonkeyPatch) -> tuple[EagerPath, 
         return answers[-1] == "quiet"
 
     monkeypatch.setattr(guard, "quiet", noted)
-    again = EagerPath(path._launches._rules, path._launches)
+    again = EagerPath(path._table._rules, path._table)
     assert torch.equal(again.call((torch.ones(3, 4), 3), {}), torch.full((3, 4), 3.0))
     assert answers == ["quiet"]
     answers.clear()
@@ -226,7 +226,7 @@ def asked(path: EagerPath, monkeypatch: pytest.MonkeyPatch) -> tuple[EagerPath, 
 
 def test_a_call_like_the_last_one_is_not_looked_up(asked: tuple[EagerPath, list[str]]) -> None:
     path, answers = asked
-    assert guard.alike is not guard.nothing
+    assert guard.tensor_guard is not guard.match_none
     for _ in range(3):
         x = torch.randn(3, 4)
         assert torch.equal(path.call((x, 3), {}), x * 3)
@@ -340,15 +340,15 @@ def test_a_backend_that_was_asked_for_is_not_passed_by(asked: tuple[EagerPath, l
     x = torch.randn(3, 4)
     with use_settings(backend="ref"):
         assert path.call((x, 3), {}) is NOT_SERVED
-    path._launches.chosen = "ref"
+    path._table.chosen = "ref"
     assert path.call((x, 3), {}) is NOT_SERVED
 
 
 def test_calls_of_two_kinds_in_turns(asked: tuple[EagerPath, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     path, answers = asked
     written: list[Any] = []
-    alike = guard.alike
-    monkeypatch.setattr(guard, "alike", lambda x: (written.append(x.shape), alike(x))[1])
+    tensor_guard = guard.tensor_guard
+    monkeypatch.setattr(guard, "tensor_guard", lambda x: (written.append(x.shape), tensor_guard(x))[1])
     a, b = torch.randn(3, 4), torch.randn(5)
     for _ in range(3 * REFRESH_EVERY):
         assert torch.equal(path.call((a, 3), {}), a * 3)
@@ -359,8 +359,8 @@ def test_calls_of_two_kinds_in_turns(asked: tuple[EagerPath, list[str]], monkeyp
 
 def test_the_last_call_of_another_device(asked: tuple[EagerPath, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "_current_device", lambda: 1)
-    path = EagerPath(asked[0]._launches._rules, asked[0]._launches)
-    monkeypatch.setattr(path._launches, "launch", lambda out, args, kwargs: "by the table, on its device")
+    path = EagerPath(asked[0]._table._rules, asked[0]._table)
+    monkeypatch.setattr(path._table, "launch", lambda out, args, kwargs: "by the table, on its device")
     for _ in range(2):
         assert path.call((torch.ones(3, 4), 3), {}) == "by the table, on its device"
 
@@ -409,7 +409,7 @@ def test_a_call_of_two_tensors_is_looked_up_once(of_two: tuple[EagerPath, list[A
         again = x.clone(), y.clone()  # the same layout elsewhere
         assert torch.equal(path.call(again, {}), x + 2 * y)
     assert len(found) == 3
-    path._launches.chosen = "ref"
+    path._table.chosen = "ref"
     assert path.call(again, {}) is NOT_SERVED
 
 

@@ -37,9 +37,9 @@ def test_a_call_like_the_last_one_is_served_at_once(norm: Any, monkeypatch: pyte
     for sizes in ((5,), tuple(w.shape)):  # the same constant, and an equal tuple
         right(norm(x, sizes, w, b, eps=1e-3), x, w, b, eps=1e-3)
     for args in ((x, (5.0,), w, b), (x, [5], w, b), (x, (5,), b), (x[:2], (5,), w, b), (x.double(), (5,), w, b)):
-        assert norm._again(args, {"eps": 1e-3}) is NOT_SERVED
+        assert norm._guarded_call(args, {"eps": 1e-3}) is NOT_SERVED
     for options in ({"eps": 1e-5}, {"eps": 1}, {}, {"eps": 1e-3, "cast": "fp32"}):
-        assert norm._again((x, (5,), w, b), options) is NOT_SERVED
+        assert norm._guarded_call((x, (5,), w, b), options) is NOT_SERVED
     with pytest.raises(TypeError):
         norm(x.t().contiguous().t(), (5,), w, b, eps=1e-3)
 
@@ -87,7 +87,7 @@ def test_two_names_of_one_tensor_are_no_two_tensors(norm: Any, dtype: torch.dtyp
 
 def test_what_records_or_transforms_is_not_bypassed(norm: Any) -> None:
     x, w, b = made((3, 5), (5,), (5,))
-    again = lambda: norm._again((x, (5,), w, b), {})  # noqa: E731
+    again = lambda: norm._guarded_call((x, (5,), w, b), {})  # noqa: E731
     norm(x, (5,), w, b)
     assert torch.is_tensor(again())
 

@@ -15,7 +15,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from forge_core.op.declaration import Operator
 from forge_core.op.plan import Explanation
-from forge_core.op.repeat import NOT_SERVED, REFRESH_EVERY, Again, never, repeated
+from forge_core.op.repeat import NOT_SERVED, REFRESH_EVERY, GuardedCall, guarded_call, serve_none
 from forge_core.op.values import ByName
 
 __all__ = ["Call", "Composite", "composite"]
@@ -47,14 +47,14 @@ class Composite(ByName):
     def __init__(self, choose: Callable[..., Call], operators: tuple[Operator, ...]) -> None:
         functools.update_wrapper(self, choose)
         self._choose, self._operators = choose, operators
-        self._again: Again = never
+        self._guarded_call: GuardedCall = serve_none
         self._misses = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the chosen operator; its arguments are those of the decorated function."""
         if is_dynamo_compiling():
             return _run(self._call(args, kwargs))
-        found = self._again(args, kwargs)
+        found = self._guarded_call(args, kwargs)
         if found is not NOT_SERVED:
             return found
         everything = (*args, *kwargs.values())
@@ -66,7 +66,7 @@ class Composite(ByName):
         if self._misses % REFRESH_EVERY == 1:
             passed, named = call.operator.schema.normalize(call.args, call.kwargs)
             seen = call.operator.repeatable(passed, named)
-            self._again = (seen and repeated(args, kwargs, seen, passed, call.results)) or self._again
+            self._guarded_call = (seen and guarded_call(args, kwargs, seen, passed, call.results)) or self._guarded_call
         return found
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:

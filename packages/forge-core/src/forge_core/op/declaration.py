@@ -165,9 +165,9 @@ class Operator(ByName):
             read, written = sum(t.nbytes for t in inputs), sum(t.nbytes for t in several(output))
             return Explanation(self.schema.qualified, "ref", None, None, why, None, read, written, None)
         target = devices.spec_for(arch) if arch is not None else devices.query(x.device)
-        launch = self._rules.plan(target, output, *named.values())
-        key = builder_at(launch.builder).key(launch.config, arch=target.arch).digest
-        return Explanation(self.schema.qualified, "kernel", arch=target.arch, key=key, **vars(launch))
+        plan = self._rules.plan(target, output, *named.values())
+        key = builder_at(plan.builder).key(plan.config, arch=target.arch).digest
+        return Explanation(self.schema.qualified, "kernel", arch=target.arch, key=key, **vars(plan))
 
     def fake(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Runs the fake implementation, as the dispatcher does: see ``torch.library.register_fake``.
@@ -175,8 +175,7 @@ class Operator(ByName):
         Raises:
             ArgumentError: the arguments are not valid for this operator.
         """
-        output: torch.Tensor = self._rules.run_fake(self.schema.bind(args, kwargs))
-        return output
+        return self._rules.run_fake(self.schema.bind(args, kwargs))
 
     @property
     def default_backend(self) -> str:

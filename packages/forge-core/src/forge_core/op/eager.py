@@ -26,7 +26,7 @@ from torch.overrides import has_torch_function
 
 from forge_core import settings
 from forge_core.op import guard, table
-from forge_core.op.repeat import NOT_SERVED, REFRESH_EVERY, Again, Seen, Serve, never, repeated
+from forge_core.op.repeat import NOT_SERVED, REFRESH_EVERY, GuardedCall, Seen, Serve, guarded_call, serve_none
 from forge_core.op.rules import Rules
 from forge_core.op.schema import BY_VALUE, INTS, Schema
 from forge_core.op.table import ALIGNMENT_MASK, Entry, LaunchTable
@@ -36,60 +36,63 @@ Saved: TypeAlias = tuple[Serve, tuple[Any, ...], dict[str, Any]]
 
 _CUDA = torch.device("cuda")
 
-#: How a call of one tensor is served: launch (None on the CPU), device index, and how to record it.
+#: How a call of one tensor is served: entry of the launch table (None on the CPU), device index, and how to record it.
 Ready: TypeAlias = tuple[Entry | None, int, Saved]
+
+#: A guarded call of one tensor: guard, address modulo alignment, int argument, ``Rules.ambient()``, how it is served.
+Guarded: TypeAlias = tuple[Callable[[object], bool], int, int | None, Any, Ready | None]
 
 
 class EagerPath:
     """The eager fast path of an operator."""
 
-    def __init__(self, rules: Rules, launches: LaunchTable) -> None:
-        self._rules, self._launches = rules, launches
+    def __init__(self, rules: Rules, launch_table: LaunchTable) -> None:
+        self._table = launch_table
         self._schema, self._positions = rules.schema, rules.schema.leading
         self._record = None if rules.backward is None else _recorder(rules, rules.backward)
         self._record_on_cpu = None if rules.cpu_autograd else self._record
         self._seen: dict[Any, Seen] = {}
-        self._again: Again = never
+        self._guarded_call: GuardedCall = serve_none
         self._misses = 0
         #: ``call(args, kwargs)`` runs a call, or returns NOT_SERVED if it must go through the dispatcher.
         self.call: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._call_if_quiet
         if self._positions == 1:
-            self.call = _of_one_tensor(rules, launches, self._call_if_quiet, self._record)
+            self.call = _of_one_tensor(rules, launch_table, self._call_if_quiet, self._record)
 
     def repeatable(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
-        """How calls like this normalized one are served; None unless ``repeated`` compares all that they depend on."""
-        if self._launches.ambient is not None or not (self._launches.no_backend_override() and guard.quiet()):
+        """How calls like this normalized one are served; None unless ``guarded_call`` guards all they depend on."""
+        if self._table.ambient is not None or not (self._table.no_backend_override() and guard.quiet()):
             return None
         return self._seen.get(self._key(args, kwargs))
 
     def _repeat(self, entry: Entry, serve: Serve, args: Sequence[Any]) -> Any:
-        if self._launches.chosen is not None:
+        if self._table.chosen is not None:
             return NOT_SERVED
-        self._launches.log_hit(entry)
+        self._table.log_hit(entry)
         return serve(args)
 
     def _call_if_quiet(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        found: Any = self._again(args, kwargs)
+        found: Any = self._guarded_call(args, kwargs)
         if found is not NOT_SERVED:
             return found
         if not guard.quiet():
             return NOT_SERVED
-        found = self._seen.get(self._key(args, kwargs)) if self._launches.no_backend_override() else None
+        found = self._seen.get(self._key(args, kwargs)) if self._table.no_backend_override() else None
         if found is None:
             return self._any_call(args, kwargs)
-        if self._misses % REFRESH_EVERY == 0 and self._launches.ambient is None:
-            self._again = repeated(args, kwargs, found) or self._again
+        if self._misses % REFRESH_EVERY == 0 and self._table.ambient is None:
+            self._guarded_call = guarded_call(args, kwargs, found) or self._guarded_call
         self._misses += 1
         return found.serve(args)
 
     def _any_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: torch.Tensor | None = None) -> Any:
-        launches, positions = self._launches, self._positions
+        positions = self._positions
         if self._schema.optional and len(args) < positions:
             args, kwargs = self._schema.placed(args, kwargs)
         if len(args) < positions:
             return NOT_SERVED
-        on_cuda, untouched = guard.plain_cuda(args[0]), launches.no_backend_override()
-        if not untouched and (not on_cuda or launches.resolve(_CUDA, "auto") == "ref"):
+        on_cuda, no_override = guard.plain_cuda(args[0]), self._table.no_backend_override()
+        if not no_override and (not on_cuda or self._table.resolve(_CUDA, "auto") == "ref"):
             return NOT_SERVED
         if out is not None and not on_cuda:
             return NOT_SERVED
@@ -108,30 +111,29 @@ class EagerPath:
         if recorded and (self._record is None or out is not None):
             return NOT_SERVED
         if out is not None:
-            return launches.launch(out, plain, named)
-        key = (self._key(args, kwargs) or self._key(plain, named)) if untouched else None
+            return self._table.launch(out, plain, named)
+        key = (self._key(args, kwargs) or self._key(plain, named)) if no_override else None
         if not on_cuda and key in self._seen:  # the call was unlike this one before it was normalized
             return self._seen[key].serve(plain)
-        serve, entry = self._bind(plain, named, on_cuda=on_cuda)
+        serve, entry = self._function(plain, named, on_cuda=on_cuda)
         record = (self._record if on_cuda else self._record_on_cpu) if recorded else None
         if record is not None:
             serve = _recorded(record, self._schema, serve, plain, named)
         if key is not None and (entry is not None or not on_cuda):
             if len(self._seen) >= table.MAX_ENTRIES:
                 self._seen.clear()
-            again = serve if entry is None else partial(self._repeat, entry, serve)
-            self._seen[key] = Seen(again, entry, on_cuda or self._record_on_cpu is not None)
+            repeat = serve if entry is None else partial(self._repeat, entry, serve)
+            self._seen[key] = Seen(repeat, entry, on_cuda or self._record_on_cpu is not None)
         return serve(plain)
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, on_cuda: bool) -> tuple[Serve, Entry | None]:
-        """How a call is served that autograd does not record; without a launch where that is not the same each time."""
-        launches = self._launches
+    def _function(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, on_cuda: bool) -> tuple[Serve, Entry | None]:
+        """The function that serves a call, unrecorded; with its entry if it serves calls like this one each time."""
         if not on_cuda:
-            return _run_reference(self._schema, args, launches.reference(args, kwargs)), None
+            return _run_reference(self._schema, args, self._table.reference(args, kwargs)), None
         if args[0].get_device() != table._current_device():
-            return lambda args: launches.launch(None, args, kwargs), None
-        entry = launches.find_or_compile(None, args, kwargs)
-        return partial(launches.run, entry, None), entry
+            return lambda args: self._table.launch(None, args, kwargs), None
+        entry = self._table.find_or_compile(None, args, kwargs)
+        return partial(self._table.run, entry, None), entry
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
         """Everything that serving a call depends on; None unless all arguments are plain.
@@ -139,8 +141,8 @@ class EagerPath:
         Only the first parameters take tensors; others have tensors converted to numbers.
         """
         parts: list[Any] = [torch._C._is_any_autocast_enabled(), guard.grad_enabled()]
-        if self._launches.ambient is not None:
-            parts.append(self._launches.ambient())
+        if self._table.ambient is not None:
+            parts.append(self._table.ambient())
         on_cuda, tensors = False, self._positions
         try:
             for place, value in enumerate(args):
@@ -172,7 +174,7 @@ class EagerPath:
 
 def _of_one_tensor(
     rules: Rules,
-    launches: LaunchTable,
+    launch_table: LaunchTable,
     otherwise: Callable[..., Any],
     record: Callable[..., torch.Tensor] | None,
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
@@ -180,8 +182,8 @@ def _of_one_tensor(
 
     Each check costs 0.03 to 0.1 us, so none repeats what an earlier one implies:
 
-        exact type, not nested   plain tensor; required before ``guard.alike``
-        ``guard.alike``          everything that a launch depends on but the address, and most of ``guard.quiet``
+        exact type, not nested   plain tensor; required before ``tensor_guard``
+        ``tensor_guard``         everything that a launch depends on but the address, and most of ``guard.quiet``
         address and strides      strided layout: both raise for a sparse tensor
         hit in ``ready``         plain memory, on CUDA of a real dtype: ``guard`` found it plain when it was added, the
                                  key contains the device, and a real tensor may be negated but not conjugated
@@ -190,16 +192,15 @@ def _of_one_tensor(
     All other calls go to ``otherwise``, and those of a tensor that requires grad to ``record``, if there is one.
     """
     ready: dict[Any, Ready] = {}
-    # The guarded call: guard, address modulo alignment, int argument, ambient state, how it is served.
-    last: tuple[Callable[[object], bool], int, int | None, Any, Ready | None] = (guard.nothing, 0, None, None, None)
+    last: Guarded = (guard.match_none, 0, None, None, None)
     mismatches = 0
     schema, cpu_autograd = rules.schema, rules.cpu_autograd
     second = schema.parameters[1] if schema.positional > 1 else ""
     optional, defaults = schema.parameters[1 : schema.positional], schema.defaults
     keywords = {name: defaults[name] for name in schema.parameters[schema.positional :] if name in defaults}
-    ambient = launches.ambient
+    ambient = launch_table.ambient
     # Closure variables are looked up faster than module attributes.
-    untouched, plain_types, grad_enabled = settings.untouched, guard.PLAIN_TYPES, guard.grad_enabled
+    no_overrides, plain_types, grad_enabled = settings.untouched, guard.PLAIN_TYPES, guard.grad_enabled
     autocast_enabled = torch._C._is_any_autocast_enabled
     quiet, dispatch_modes, function_modes = guard.quiet, guard.dispatch_modes, guard.function_modes
     new, raw_stream, current_device = table._new, table._raw_stream, table._current_device
@@ -209,55 +210,55 @@ def _of_one_tensor(
         nonlocal last, mismatches
         count = len(args)
         if kwargs:
-            other = kwargs.get(second) if count == len(kwargs) == 1 else None
-            usual = type(other) is int
+            integer = kwargs.get(second) if count == len(kwargs) == 1 else None
+            usual = type(integer) is int
         elif count == 2:
-            other = args[1]
-            usual = type(other) is int
+            integer = args[1]
+            usual = type(integer) is int
         else:
-            other = None
+            integer = None
             usual = count == 1
-        if not usual or launches.chosen or not untouched():
+        if not usual or launch_table.chosen or not no_overrides():
             return otherwise(args, kwargs)
         x = args[0]
         if type(x) not in plain_types or x.is_nested:
             return NOT_SERVED
-        alike, offset, named, around, found = last
+        matches, offset, guarded_integer, process_state, found = last
         if (
-            alike(x)
-            and other == named
+            matches(x)
+            and integer == guarded_integer
             and found is not None
             and (address := x.data_ptr()) & mask == offset
             and (found[0] is None or found[1] == current_device())
             and not (dispatch_modes() or function_modes() or forward_ad._current_level >= 0)
-            and (ambient is None or ambient() == around)
+            and (ambient is None or ambient() == process_state)
         ):
             entry, index, saved = found
             # The logger's effective level, without the cost of isEnabledFor.
             if entry is not None and (log.level or root.level) <= debug:
-                launches.log_hit(entry)
+                launch_table.log_hit(entry)
         else:
             if not quiet():
                 return NOT_SERVED
             try:
                 address = x.data_ptr()
-                # The properties of `LaunchTable.find_or_compile`, without those that `usual` and `untouched` exclude.
-                around = None if ambient is None else ambient()
-                key = x.dtype, x.shape, x.stride(), x.device, address & mask, other, around
+                # As in `LaunchTable.find_or_compile`, without what `usual` and `no_overrides` exclude.
+                process_state = None if ambient is None else ambient()
+                key = x.dtype, x.shape, x.stride(), x.device, address & mask, integer, process_state
             except RuntimeError:
                 return otherwise(args, kwargs)
             found = ready.get(key)
             if found is None:
-                index, args, kwargs = x.get_device(), (x, other) if kwargs else args, {}
+                index, args, kwargs = x.get_device(), (x, integer) if kwargs else args, {}
                 if guard.plain_cuda(x):
                     if index != current_device() or x.dtype.is_complex:
                         return otherwise(args, kwargs)
-                    entry = launches.find_or_compile(None, args, kwargs)
-                    run: Serve = partial(launches.run, entry, None)
+                    entry = launch_table.find_or_compile(None, args, kwargs)
+                    run: Serve = partial(launch_table.run, entry, None)
                     if not entry.needs_general_path:
                         run = partial(_run_directly, entry, index)
                 elif guard.plain_cpu(x):
-                    entry, run = None, _run_on_first(launches.reference(args, kwargs))
+                    entry, run = None, _run_on_first(launch_table.reference(args, kwargs))
                 else:
                     return otherwise(args, kwargs)
                 saved = run, (*args[1:], *[defaults[name] for name in optional[len(args) - 1 :]]), keywords
@@ -272,9 +273,9 @@ def _of_one_tensor(
                 elif index != current_device() or x.is_neg():
                     return otherwise(args, kwargs)
                 elif (log.level or root.level) <= debug:
-                    launches.log_hit(entry)
+                    launch_table.log_hit(entry)
             if mismatches % REFRESH_EVERY == 0:
-                last = (guard.alike(x), address & mask, other, around, found)
+                last = (guard.tensor_guard(x), address & mask, integer, process_state, found)
             mismatches += 1
         if x.requires_grad and grad_enabled():
             if record is None:
@@ -291,7 +292,7 @@ def _of_one_tensor(
 
 
 def _run_directly(entry: Entry, index: int, args: Sequence[Any]) -> torch.Tensor:
-    """``LaunchTable.run`` for a launch of one tensor on the current device without a general path."""
+    """``LaunchTable.run`` without its general path: a launch of one tensor on the current device, as ``call`` ends."""
     out = table._new(entry.shape, entry.strides, entry.dtype)
     entry.launch(args[0].data_ptr(), out.data_ptr(), *entry.arguments, table._raw_stream(index))
     return out

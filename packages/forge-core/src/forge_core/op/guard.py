@@ -29,10 +29,10 @@ _strided = torch.strided
 _TensorGuards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 
 #: The guard that matches no tensor.
-nothing: Callable[[object], bool] = ().__contains__
+match_none: Callable[[object], bool] = ().__contains__
 
 
-def alike(x: torch.Tensor) -> Callable[[object], bool]:
+def tensor_guard(x: torch.Tensor) -> Callable[[object], bool]:
     """Returns a guard: a function that tells whether a tensor matches ``x`` under the current thread state.
 
     It compares the exact type, dtype, device index, sizes, strides, ``requires_grad``, and the dispatch keys of tensor
@@ -46,7 +46,7 @@ def alike(x: torch.Tensor) -> Callable[[object], bool]:
         x: a strided tensor; no reference to it is kept.
     """
     if _TensorGuards is None:  # pragma: no cover - for a torch without them
-        return nothing
+        return match_none
     guards = _TensorGuards(x, dynamic_dims_sizes=[list(x.shape)], dynamic_dims_strides=[list(x.stride())])
     check: Callable[[object], bool] = guards.check
     return check

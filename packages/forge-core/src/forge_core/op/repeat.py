@@ -1,4 +1,4 @@
-"""Calls like one before on plain tensors, which a cached guard tells from others in a microsecond or two."""
+"""Cached guards for repeated eager calls, as TorchDynamo's: one that matches is served in a microsecond or two."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ REFRESH_EVERY = 16
 #: Runs a call, given its positional arguments.
 Serve: TypeAlias = Callable[[Sequence[Any]], Any]
 
-#: ``again(args, kwargs)`` runs a call, or returns NOT_SERVED for one unlike the call that it was made for.
-Again: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+#: ``call(args, kwargs)`` runs a call that matches its guards, or returns NOT_SERVED.
+GuardedCall: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Seen(NamedTuple):
-    """How an operator serves calls like one."""
+    """How an operator serves the calls that match the guards of one."""
 
     serve: Serve
     entry: table.Entry | None  #: the launch; None on the CPU
     by_grad_mode: bool  #: whether ``serve`` is of one grad mode; not if autograd differentiates the reference
 
 
-def never(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def serve_none(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Serves no call."""
     return NOT_SERVED
 
 
-def repeated(
+def guarded_call(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     seen: Seen,
     passed: tuple[Any, ...] | None = None,
     results: int | slice | None = None,
-) -> Again | None:
-    """Returns a function that serves calls like this one; it keeps no tensor alive.
+) -> GuardedCall | None:
+    """Returns a function that guards on all a call depends on and serves calls that match; it keeps no tensor alive.
 
     Args:
         args: positional arguments.
@@ -71,20 +71,20 @@ def repeated(
         template[i] = None
     # Of each tensor: its place, the first place where it was given, its guard, and its address modulo alignment.
     mask = ALIGNMENT_MASK if on_cuda else 0
-    tensors = [(i, order.index(order[i]), guard.alike(values[i]), values[i].data_ptr() & mask) for i in given]
+    tensors = [(i, order.index(order[i]), guard.tensor_guard(values[i]), values[i].data_ptr() & mask) for i in given]
     count, keywords = len(args), [*kwargs]
     device, recorded = (table._current_device() if on_cuda else -1), guard.grad_enabled()
     # Closure variables are looked up faster than module attributes.
-    untouched, plain_types, grad_enabled = settings.untouched, guard.PLAIN_TYPES, guard.grad_enabled
+    no_overrides, plain_types, grad_enabled = settings.untouched, guard.PLAIN_TYPES, guard.grad_enabled
     dispatch_modes, function_modes = guard.dispatch_modes, guard.function_modes
 
-    def again(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if len(args) != count or [*kwargs] != keywords or not untouched():
+    def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if len(args) != count or [*kwargs] != keywords or not no_overrides():
             return NOT_SERVED
         values = (*args, *kwargs.values()) if kwargs else args
-        for i, first, alike, offset in tensors:
+        for i, first, matches, offset in tensors:
             x = values[i]
-            if type(x) not in plain_types or x.is_nested or not alike(x) or x is not values[first]:
+            if type(x) not in plain_types or x.is_nested or not matches(x) or x is not values[first]:
                 return NOT_SERVED
             if on_cuda and x.data_ptr() & mask != offset:
                 return NOT_SERVED
@@ -98,13 +98,13 @@ def repeated(
             return NOT_SERVED
         if as_given:
             return serve(args)
-        call = template.copy()
+        positional = template.copy()
         for i, place in places:
-            call[i] = values[place]
-        found = serve(call)
+            positional[i] = values[place]
+        found = serve(positional)
         return found if results is None or found is NOT_SERVED else found[results]
 
-    return again
+    return call
 
 
 def _by_value(x: Any) -> bool:

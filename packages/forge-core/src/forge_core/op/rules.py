@@ -54,12 +54,10 @@ class Rules:
     #: with the same gradient, which are recorded and differentiated in less time.
     cpu_autograd: bool = False
 
-    def run_fake(self, named: dict[str, Any], *, on_meta: bool = False) -> Any:
+    def run_fake(self, named: dict[str, Any], *, on_meta: bool = False) -> torch.Tensor:
         """Checks a call, given as all of its arguments by name, and returns what ``fake`` returns.
 
-        Args:
-            named: the arguments.
-            on_meta: pass meta tensors in place of strided ones, so that the result is one, too.
+        With ``on_meta`` the fake is passed meta tensors in place of strided ones.
 
         Raises:
             ArgumentError: the arguments are not valid for this operator.

@@ -289,7 +289,7 @@ class LaunchTable:
         if out is not None:
             self._check_out(out, output, named)
             output = out
-        outputs = output if self._schema.results else (output,)
+        outputs: Any = output if self._schema.results else (output,)
         first, *others = [(tuple(t.shape), t.stride(), t.dtype) for t in outputs]
         results = (first, *others) if others else ()
         if 0 in first[0]:
