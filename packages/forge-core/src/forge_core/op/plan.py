@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Variant:
-    """A kernel of an operator."""
+    """A family of kernels of an operator, one for each configuration."""
 
     path: str  #: ``"module:attribute"`` of the ``@compile_cached`` builder; imported only to compile
     idea: str  #: its idea in one sentence, shown in tables and by ``variants()``

@@ -59,7 +59,7 @@ def _sizes(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ..
 def row_parts(config: RowConfig, problem: Problem, device: Device) -> int:
     """Blocks per row, where they are a launch argument; ``Held`` computes the same."""
     if isinstance(config, HeldConfig):
-        return max(1, -(-_vectors(config, problem) // (block_threads(config, problem, device) * config.chunks)))
+        return max(1, -(-_row_vectors(config, problem) // (block_threads(config, problem, device) * config.chunks)))
     if isinstance(config, ColumnConfig):
         return tiling(config, problem, device).parts
     parts = -(-target_blocks(config, device) // max(problem.rows, 1))
@@ -73,15 +73,15 @@ def target_blocks(config: RowConfig, device: Device) -> int:
 
 def block_threads(config: HeldConfig, problem: Problem, device: Device) -> int:
     """Threads per block, where they are a launch argument."""
-    return config.block(_vectors(config, problem), max(1, device.sm_count // max(problem.rows, 1)))
+    return config.threads_for(_row_vectors(config, problem), max(1, device.sm_count // max(problem.rows, 1)))
 
 
 def bytes_in_flight(config: HeldConfig, vectors: int, rows: int, device: Device) -> float:
     """Bytes in flight per multiprocessor, averaged over all waves, for rows of ``vectors`` vectors."""
     cluster = config.blocks or 1
-    blocks = config.resident_by_registers(config.block(vectors))
-    waves = rows * cluster / (blocks * device.sm_count)
-    return blocks * vectors * config.vec * config.binding.loaded_bytes / cluster * waves / math.ceil(waves)
+    resident = config.resident_by_registers(config.threads_for(vectors))
+    waves = rows * cluster / (resident * device.sm_count)
+    return resident * vectors * config.vec * config.binding.loaded_bytes / cluster * waves / math.ceil(waves)
 
 
 class Tiling(NamedTuple):
@@ -245,6 +245,6 @@ def workspace(config: RowConfig, problem: Problem, device: Device) -> int:
     return problem.rows * (parts + 1) * 8 * len(program.folds)  # and those of all parts
 
 
-def _vectors(config: HeldConfig, problem: Problem) -> int:
+def _row_vectors(config: HeldConfig, problem: Problem) -> int:
     """Maximum aligned vectors of a row."""
     return max(1, problem.length // config.vec)

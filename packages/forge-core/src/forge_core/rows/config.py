@@ -179,7 +179,7 @@ class SharedRowConfig(RowConfig):
         """Maximum vectors of a row; of a block's part of it if ``blocks`` is 0."""
         return (self.lanes or self.threads * max(self.blocks, 1)) * self.chunks
 
-    def block(self, vectors: int, blocks: int = 1) -> int:
+    def threads_for(self, vectors: int, blocks: int = 1) -> int:
         """Threads per block, for rows of ``vectors`` vectors; ``blocks`` per row where ``self.blocks`` is 0."""
         if self.lanes:
             return self.threads

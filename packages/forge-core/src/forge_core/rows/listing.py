@@ -81,7 +81,7 @@ def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
     """
     if binding.operands.accumulates:
         return persistent_configurations(binding, device)
-    held = (c for c in _held(binding, device) if c.registers <= min(_MOST_REGISTERS, 65536 // c.threads))
+    held = (c for c in _held_configurations(binding, device) if c.registers <= min(_MOST_REGISTERS, 65536 // c.threads))
     teams = (c for c in persistent_configurations(binding, device) if c.long) if keeps_columns(binding) else ()
     found = dict.fromkeys((*held, *_streams(binding, device), *_columns(binding, device), *teams))
     return tuple(map(_interned, found))
@@ -99,7 +99,7 @@ def _interned(config: RowConfig) -> RowConfig:
     return config
 
 
-def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
+def _held_configurations(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     words = max(1, binding.words(binding.widest_vec))
     # Below sm_90 the compiler allocates more registers for moments.
     moments = binding.program.merge == "moments"

@@ -40,7 +40,8 @@ def plan_call(
 
     ``tensors`` are inputs and outputs, by the names of the program's operands, ``dims`` the reduced dims, none
     negative, and ``numbers`` in the order of the operands.  ``op`` is for messages; with ``invariant``, selection is as
-    for many rows.  ``via`` and ``order`` are a :class:`Binding`'s, the others those of ``row_operator``.
+    for many rows.  ``via``: dtype that row operands are rounded to on load; ``order``: operands in the order of the
+    launch's pointers; the others are those of ``row_operator``.
 
     Raises:
         ArgumentError: there is no such variant.

@@ -157,7 +157,7 @@ class Problem:
     def _alignment(self) -> Alignment:
         if not self.moving:
             return Alignment("element", 1)
-        vec, widths = _vectors(self.itemsizes, self.moving)
+        vec, widths = _vector_widths(self.itemsizes, self.moving)
         begins = self._begins(self.kept)
         if self.length % vec == 0 and not [i for i in self.stepping if math.gcd(*begins[i]) % widths[i]]:
             return Alignment("whole", vec)
@@ -255,7 +255,7 @@ class Problem:
 
 
 @functools.lru_cache(maxsize=1024)
-def _vectors(itemsizes: tuple[int, ...], moving: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+def _vector_widths(itemsizes: tuple[int, ...], moving: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
     """Elements per vector, and for each operand elements per access; powers of two."""
     vec = min(VEC, ACCESS // min(itemsizes[i] for i in moving))
     return vec, tuple(min(vec, ACCESS // size) for size in itemsizes)

@@ -13,7 +13,7 @@
 Programs with column operands run by ``persistent`` too, where the operator declares it: by name, and for many long rows
 if they have several column operands or wide ones, or a row does not fit in the registers of a cluster.
 
-:func:`select` is a pure function of a problem, a binding and a device; it needs no GPU.
+:func:`select` is a pure function of a problem, a binding, a device and the ``thresholds`` in effect; it needs no GPU.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _automatic(
     if binding.operands.accumulates:
         needed = choose_team(binding, problem, device)
         return needed if isinstance(needed, Refusal) else ("persistent", needed, _why_team(needed, problem, device))
-    held = _held(binding, problem, device)
+    held = _choose_held(binding, problem, device)
     column = choose_column(binding, problem, device) if problem.kind in ("outer", "strided") else None
     if (
         isinstance(column, ColumnConfig)
@@ -199,7 +199,7 @@ def _counts(config: HeldConfig, problem: Problem) -> bool:
     return blocks and short and (rows < LIMIT or len(problem.kept) == 1)
 
 
-def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Refusal:
+def _choose_held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Refusal:
     """Selects among configurations that hold a row in lanes, a block or a cluster; or a Refusal."""
     aligns = _aligns(problem)
     if isinstance(aligns, Refusal):
@@ -291,7 +291,7 @@ _CHOOSE: Mapping[str, Callable[[Binding, Problem, Device], RowConfig | Refusal]]
     "column": choose_column,
     "split": functools.partial(_stream, parted=True),
     "grid": _grid,
-    "held": _held,
+    "held": _choose_held,
     "persistent": choose_team,
 }
 

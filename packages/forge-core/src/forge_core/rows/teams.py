@@ -326,4 +326,4 @@ def team_sizes(config: PersistentConfig, problem: Problem, device: Device) -> tu
 
 
 def _threads(config: PersistentConfig, problem: Problem) -> int:
-    return config.block(-(-(problem.length + config.has_edges * (config.vec - 1)) // config.vec))
+    return config.threads_for(-(-(problem.length + config.has_edges * (config.vec - 1)) // config.vec))
