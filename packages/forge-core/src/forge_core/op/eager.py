@@ -86,10 +86,9 @@ class EagerPath:
         return found.serve(args)
 
     def _any_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: torch.Tensor | None = None) -> Any:
-        positions = self._positions
-        if self._schema.optional and len(args) < positions:
+        if self._schema.optional and len(args) < self._positions:
             args, kwargs = self._schema.placed(args, kwargs)
-        if len(args) < positions:
+        if len(args) < self._positions:
             return NOT_SERVED
         on_cuda, no_override = guard.plain_cuda(args[0]), self._table.no_backend_override()
         if not no_override and (not on_cuda or self._table.resolve(_CUDA, "auto") == "ref"):
@@ -98,14 +97,14 @@ class EagerPath:
             return NOT_SERVED
         is_plain = guard.plain_cuda if on_cuda else guard.plain_cpu
         needs_gradient = out is not None and out.requires_grad
-        for value in args[:positions]:
+        for value in args[: self._positions]:
             if isinstance(value, torch.Tensor) or value is args[0]:
                 if not is_plain(value):
                     return NOT_SERVED
                 needs_gradient = needs_gradient or value.requires_grad
         plain, named = self._schema.normalize(args, kwargs)
         # After normalization the arguments behind the tensors are builtin types, without __torch_function__.
-        if has_torch_function(args[:positions] if plain is args else (*args, *kwargs.values())):
+        if has_torch_function(args[: self._positions] if plain is args else (*args, *kwargs.values())):
             return NOT_SERVED
         recorded = needs_gradient and guard.grad_enabled()
         if recorded and (self._record is None or out is not None):

@@ -13,8 +13,6 @@ from forge_core.choice import require_known
 from forge_core.op.plan import Plan, Variant
 from forge_core.op.schema import Schema
 
-_META = torch.device("meta")
-
 
 @dataclass(frozen=True)
 class Rules:
@@ -69,7 +67,7 @@ class Rules:
         for name in self.schema.tensors if on_meta else ():
             t = named[name]
             if t is not None and not (t.is_nested or t.is_quantized) and t.layout is torch.strided:
-                values[name] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_META)
+                values[name] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
         output = self.fake(**values)  # raises for tensors without strides
         if len(self.schema.tensors) > 1:
             self.schema.check_devices(named)
