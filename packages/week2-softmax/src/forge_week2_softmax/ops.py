@@ -1,8 +1,8 @@
 """The public operators of week 2: softmax and its family.
 
-Each body is the operator's fake implementation (``torch.library.register_fake``): it checks the arguments and returns an
-empty tensor with the output's metadata; the launch allocates the real output.  A call with new metadata runs it once,
-on meta tensors.  The arithmetic is in ``program``; the gradients are operators too, in ``backward``.
+Each body is the operator's fake implementation (``torch.library.register_fake``): it checks the arguments and returns
+an empty tensor with the output's metadata; the launch allocates the real output.  A call with new metadata runs it
+once, on meta tensors.  The arithmetic is in ``program``; the gradients are operators too, in ``backward``.
 """
 
 from __future__ import annotations
