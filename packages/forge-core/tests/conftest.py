@@ -147,6 +147,13 @@ class Project:
     def config(self, *values):
         return self.module("configs").Config(*values)
 
+    def key(self, *values, arch="sm_90a"):
+        return self.build.key(self.config(*values), arch=arch)
+
+    def get(self, *values, arch="sm_90a"):
+        """The kernel of a configuration, looked up or compiled."""
+        return self.build.get(self.config(*values), arch=arch)
+
     def python(self, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Runs a program in a new process that finds this project and its cache; `Config` and `build` are there."""
         start = (
@@ -170,9 +177,12 @@ class Project:
     def store(self) -> Store:
         return Store(self.cache / f"kernels-{FORMAT}")
 
-    def entry(self, config: Any = None, arch: str = "sm_90a") -> Path:
+    def stored(self) -> int:
+        return len(list(self.store.entries()))
+
+    def entry(self, *values) -> Path:
         """The folder of a kernel in the store."""
-        return self.store.root / arch / self.build.key(config or self.config(), arch=arch).digest
+        return self.store.root / "sm_90a" / self.key(*values).digest
 
     def edit(self, old: str, new: str) -> None:
         """Changes the source of the kernels, before they are imported."""

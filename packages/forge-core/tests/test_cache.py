@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from forge_core import toolchain as toolchains
-from forge_core.cache import CompileCached, KernelKey, Traceable, compile_cached, compile_lock
+from forge_core.cache import CompileCached, KernelKey, Traceable, compile_cached
+from forge_core.cache.cached import compile_lock
 from forge_core.errors import CompileError, UnsupportedError
 from forge_core.settings import use_settings
 
@@ -44,7 +45,7 @@ def test_an_equal_configuration_needs_no_key_and_one_of_other_types_is_another(p
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_fork_during_a_compilation_does_not_lock_the_child(in_child, project):
     def ask():
-        assert project.build(project.config(), arch="sm_90a")() == 48
+        assert project.get().launch() == 48
 
     ended = []
     with compile_lock():

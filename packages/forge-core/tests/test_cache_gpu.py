@@ -49,11 +49,10 @@ def test_a_new_process_launches_from_a_bundle_with_compiling_switched_off(real_p
 
 
 def test_what_is_compiled_and_stored_runs(real_project, arch):
-    build, config = real_project.build, real_project.config(64)
     src = torch.arange(1009, dtype=torch.int32, device="cuda")
     stream = torch.cuda.current_stream().cuda_stream
     for origin in ("compiled", "cache"):
-        kernel = build.get(config, arch=arch)
+        kernel = real_project.get(64, arch=arch)
         assert kernel.origin == origin
         dst = torch.full_like(src, -1)
         kernel.launch(src.data_ptr(), dst.data_ptr(), 1009, stream)

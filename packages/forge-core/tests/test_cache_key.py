@@ -354,7 +354,7 @@ def test_the_key_changes_exactly_when_a_module_that_is_reached_does(tree, graph,
 
 def test_the_sources_of_a_configuration_count_even_where_the_kernel_does_not_import_them(project):
     project.edit(f"from {project.name}.configs import Config\n", "")
-    key = project.build.key(project.config(), arch="sm_90a")
+    key = project.key()
     assert f"{project.name}.configs" in dict(key.sources)
 
 
@@ -367,7 +367,7 @@ def test_forge_kernels_reach_forge_core_cute_and_neither_operators_nor_the_cache
 
 
 def test_a_key_is_the_same_in_another_process_and_imports_no_compiler(project):
-    key = project.build.key(project.config(), arch="sm_90a")
+    key = project.key()
     program = (
         "print(build.key(Config(), arch='sm_90a').digest)\n"
         f"print('cutlass' in sys.modules, {project.name + '.kernels'!r} in sys.modules)\n"

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from forge_core.cache import compile_lock, sources, verify
+from forge_core.cache import sources, verify
 from forge_core.cache import store as storing
+from forge_core.cache.cached import compile_lock
 from forge_core.cache.sources import fingerprint
 from forge_core.errors import CacheError, CompileError
 
@@ -27,10 +28,6 @@ pytestmark = [
 ARCH = "sm_90a"
 fork = multiprocessing.get_context("fork")
 PACKAGES = Path(__file__).parents[2]
-
-
-def stored(project):
-    return len(list(project.store.entries()))
 
 
 # ------------------------------------------------------------------------------------- the process and its sources
@@ -61,7 +58,7 @@ def test_a_helper_that_was_imported_and_edited_before_forge_was_imported_poisons
     stale = run(project, STALE, ASK)
     assert stale.stdout.split() == ["compiled", "48"]  # what that process has imported
     assert "helper.SCALE differs from its source" in stale.stderr
-    assert stored(project) == 0
+    assert project.stored() == 0
     assert run(project, ASK).stdout.split() == ["compiled", "16000"]
     assert run(project, ASK).stdout.split() == ["cache", "16000"]
 
@@ -71,8 +68,8 @@ def test_stale_code_is_found_by_content_where_times_tell_nothing(project, monkey
     project.module("helper")
     (project.root / "helper.py").write_text("SCALE = 1000\n")
     monkeypatch.setattr(sources, "STARTED_NS", time.time_ns())
-    assert project.build.get(project.config(), arch=ARCH).launch() == 48
-    assert stored(project) == 0
+    assert project.get().launch() == 48
+    assert project.stored() == 0
 
 
 # ----------------------------------------------------------------------------------- what a process holds of modules
@@ -232,9 +229,9 @@ def rich(project):
 
 
 def test_modules_that_are_what_their_sources_say_are_stored(rich, caplog):
-    assert rich.build.get(rich.config(), arch=ARCH).launch() == 48
+    assert rich.get().launch() == 48
     assert caplog.text == ""
-    assert stored(rich) == 1
+    assert rich.stored() == 1
 
 
 class Anything:
@@ -307,8 +304,8 @@ def test_what_a_program_changed_in_a_module_is_used_and_not_stored(rich, change,
     build, helper = rich.build, rich.module("helper")
     helper.cached(1)
     CHANGES[change](helper)
-    build.get(rich.config(), arch=ARCH)
-    assert stored(rich) == 0
+    rich.get()
+    assert rich.stored() == 0
     (warning,) = [record.getMessage() for record in caplog.records]
     assert f"{rich.path} is not stored: {rich.name}." in warning
     assert "make the change in the source and restart" in warning
@@ -319,17 +316,17 @@ def test_what_a_program_changed_in_a_module_is_used_and_not_stored(rich, change,
 def test_a_change_that_is_undone_is_forgotten(rich, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(rich.module("kernels"), "scaled", lambda x: -x)
-        assert rich.build.get(rich.config(), arch=ARCH).launch() == -16
+        assert rich.get().launch() == -16
     rich.fresh()
-    found = rich.build.get(rich.config(), arch=ARCH)
-    assert (found.origin, found.launch(), stored(rich)) == ("compiled", 48, 1)
+    found = rich.get()
+    assert (found.origin, found.launch(), rich.stored()) == ("compiled", 48, 1)
     assert run(rich, ASK).stdout.split() == ["cache", "48"]
 
 
 def test_what_the_code_never_mentions_may_be_anything(rich):
     rich.module("helper").scratch = object()
-    rich.build.get(rich.config(), arch=ARCH)
-    assert stored(rich) == 1
+    rich.get()
+    assert rich.stored() == 1
 
 
 def test_a_kernel_is_stored_while_its_module_is_still_being_imported(rich):
@@ -339,13 +336,13 @@ def test_a_kernel_is_stored_while_its_module_is_still_being_imported(rich):
     kernels.write_text("\n".join([kernels.read_text(), *lines, ""]))
     sources.STARTED_NS = time.time_ns()
     assert rich.module("kernels").found.launch() == 48
-    assert stored(rich) == 1
+    assert rich.stored() == 1
 
 
 def test_no_source_is_run_by_comparing(rich):
     rich.edit("def build", "HERE = note('imported')\n\n\ndef build")
-    rich.build.get(rich.config(), arch=ARCH)
-    assert (rich.did("imported"), stored(rich)) == (1, 1)
+    rich.get()
+    assert (rich.did("imported"), rich.stored()) == (1, 1)
 
 
 def _kernel_modules():
@@ -390,14 +387,14 @@ def _hold(store, key, held, over):
 
 
 def test_a_lock_that_is_never_given_back_is_not_waited_for_for_ever(project, monkeypatch, caplog):
-    key = project.build.key(project.config(), arch=ARCH)
+    key = project.key()
     held, over = threading.Event(), threading.Event()
     holder = threading.Thread(target=_hold, args=(project.store, key, held, over))
     holder.start()
     held.wait(10)
     monkeypatch.setattr(storing, "LOCK_TIMEOUT_S", 0.2)
     try:
-        assert project.build.get(project.config(), arch=ARCH).launch() == 48
+        assert project.get().launch() == 48
     finally:
         over.set()
         holder.join()
@@ -407,15 +404,13 @@ def test_a_lock_that_is_never_given_back_is_not_waited_for_for_ever(project, mon
 
 def _asking(project, *values):
     answers = []
-    thread = threading.Thread(
-        target=lambda: answers.append(project.build.get(project.config(*values), arch=ARCH)), daemon=True
-    )
+    thread = threading.Thread(target=lambda: answers.append(project.get(*values)), daemon=True)
     thread.start()
     return thread, answers
 
 
 def test_a_kernel_that_another_process_compiles_does_not_keep_others_waiting(in_child, project):
-    key = project.build.key(project.config(16), arch=ARCH)
+    key = project.key(16)
     held, over = fork.Event(), fork.Event()
     other = fork.Process(target=_hold, args=(project.store, key, held, over))
     other.start()
@@ -423,12 +418,12 @@ def test_a_kernel_that_another_process_compiles_does_not_keep_others_waiting(in_
     waiting, answers = _asking(project, 16)
     time.sleep(0.2)
     start = time.monotonic()
-    assert project.build.get(project.config(32), arch=ARCH).launch() == 96
+    assert project.get(32).launch() == 96
     project.build.ensure(project.config(64), arch=ARCH, store=project.store)
     assert project.build.compile(project.config(8), arch=ARCH).launch() == 24
     assert time.monotonic() - start < 5
     got = fork.SimpleQueue()
-    assert in_child(lambda: got.put(project.build.get(project.config(24), arch=ARCH).launch())) == 0
+    assert in_child(lambda: got.put(project.get(24).launch())) == 0
     assert got.get() == 72
     assert waiting.is_alive() and not answers
     over.set()
@@ -438,7 +433,7 @@ def test_a_kernel_that_another_process_compiles_does_not_keep_others_waiting(in_
 
 
 def test_a_lock_that_was_taken_within_the_hour_is_not_swept(project):
-    key = project.build.key(project.config(), arch=ARCH)
+    key = project.key()
     path, long_ago = project.store.root / "locks" / f"{key.digest}.lock", (time.time() - storing.LEFTOVER_S - 1,) * 2
     for _ in range(2):  # once with a file that an earlier holder left
         with project.store.lock(key):
@@ -464,7 +459,7 @@ def test_kernels_that_ask_for_each_other_do_not_wait_for_each_other(project, mon
     def asking(build, config, key, **more):
         if len(inside) < 2:
             inside.append(config.tile)
-            project.build.get(project.config(48 - config.tile), arch=ARCH)
+            project.get(48 - config.tile)
         return compile_now(build, config, key, **more)
 
     monkeypatch.setattr(compiler, "compile", asking)
@@ -480,7 +475,7 @@ def test_who_holds_the_compiler_does_not_wait_for_a_kernels_lock(project, monkey
     with compile_lock():
         thread, answers = _asking(project, 16)  # has the kernel's lock and waits for the compiler
         time.sleep(0.3)
-        assert project.build.get(project.config(16), arch=ARCH).launch() == 48
+        assert project.get(16).launch() == 48
     thread.join(20)
     assert answers[0].launch() == 48
 
@@ -492,7 +487,7 @@ PARTS = ["architecture", "folder", "kernel.so", "kernel.json"]
 
 def _stored_part(project, part):
     """The path of a part of an entry, which is stored."""
-    project.build.get(project.config(), arch=ARCH)
+    project.get()
     folder = project.entry()
     return {"architecture": folder.parent, "folder": folder}.get(part, folder / part)
 
@@ -510,7 +505,7 @@ def test_a_kernel_that_another_user_could_change_is_refused(project, foreign, pa
         pytest.skip("only root can give one file to another user")
     project.fresh()
     with pytest.raises(CacheError, match="no native code is loaded from it") as caught:
-        project.build.get(project.config(), arch=ARCH)
+        project.get()
     assert str(path) in str(caught.value)
     assert "FORGE_CACHE_DIR" in str(caught.value)
     assert project.did("loaded") == 1  # the one before
@@ -552,7 +547,7 @@ CHANGEABLE = {
 @pytest.mark.parametrize("part", PARTS)
 def test_a_link_to_a_safe_place_is_followed(project, part):
     _move_out(project, part)
-    assert project.build.get(project.config(), arch=ARCH).origin == "cache"
+    assert project.get().origin == "cache"
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -561,5 +556,5 @@ def test_a_link_to_a_place_that_others_can_change_is_refused(project, part, how,
     CHANGEABLE[how](*_move_out(project, part), foreign)
     loaded = project.did("loaded")
     with pytest.raises(CacheError, match="no native code is loaded from it"):
-        project.build.get(project.config(), arch=ARCH)
+        project.get()
     assert project.did("loaded") == loaded

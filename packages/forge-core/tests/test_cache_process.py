@@ -111,10 +111,9 @@ def test_the_stored_object_holds_the_kernel_and_names_its_libraries(real_project
 
 
 def test_what_runs_is_what_is_stored(real_project):
-    build, config = real_project.build, real_project.config()
-    first = build.get(config, arch=ARCH)
+    first = real_project.get()
     real_project.fresh()
-    second = build.get(config, arch=ARCH)
+    second = real_project.get()
     assert (first.origin, second.origin) == ("compiled", "cache")
     assert type(first.launch) is type(second.launch)
     assert first.seconds > 0 and abs(first.seconds - second.seconds) < 1e-3
@@ -122,12 +121,12 @@ def test_what_runs_is_what_is_stored(real_project):
 
 def test_without_a_linker_the_object_is_kept_as_it_is(real_project, monkeypatch, caplog):
     monkeypatch.setattr(compiling, "find_linker", lambda: None)
-    first = real_project.build.get(real_project.config(), arch=ARCH)
+    first = real_project.get()
     assert "install binutils" in caplog.text
     (entry,) = real_project.store.entries()
     assert entry.file == "kernel.o" and not entry.linked
     real_project.fresh()
-    assert (first.origin, real_project.build.get(real_project.config(), arch=ARCH).origin) == ("compiled", "cache")
+    assert (first.origin, real_project.get().origin) == ("compiled", "cache")
     (real_project.store.root / ARCH).rename(real_project.base / ARCH)
     store = Store(real_project.base / "bundle")
     real_project.build.ensure(real_project.config(), arch=ARCH, store=store)
@@ -151,7 +150,7 @@ def test_every_linker_makes_the_same_thing(real_project, monkeypatch, name):
 
 def test_a_linker_that_fails_is_told(real_project, monkeypatch, caplog):
     monkeypatch.setattr(compiling, "find_linker", lambda: (shutil.which("false"),))
-    real_project.build.get(real_project.config(), arch=ARCH)
+    real_project.get()
     assert "false failed" in caplog.text
 
 
@@ -159,10 +158,9 @@ def test_a_linker_that_fails_is_told(real_project, monkeypatch, caplog):
 
 
 def test_with_compiling_switched_off_a_missing_kernel_names_key_and_command(project, cache):
-    config = project.config(32)
     with use_settings(jit=False), pytest.raises(MissingKernelError, match="FORGE_JIT=0 disables compilation") as caught:
-        project.build(config, arch=ARCH)
-    key = project.build.key(config, arch=ARCH)
+        project.get(32)
+    key = project.key(32)
     assert key.digest in str(caught.value) and caught.value.command in str(caught.value)
     assert caught.value.key == key.digest
     assert project.did("compiled") == 0
@@ -172,7 +170,7 @@ def test_with_compiling_switched_off_a_missing_kernel_names_key_and_command(proj
     told = cache(*words[2:], "--json")
     assert (told["kernels"], told["compiled"], told["failed"]) == (1, 1, [])
     with use_settings(jit=False):
-        assert project.build.get(config, arch=ARCH).origin == "cache"
+        assert project.get(32).origin == "cache"
 
 
 # ---------------------------------------------------------------------------------------------------------- workers
@@ -187,7 +185,7 @@ def test_workers_compile_each_kernel_once_and_see_no_gpu(project, monkeypatch):
     outcomes = compile_all(wanted, project.store, jobs=2, on_done=seen.append)
     assert [(outcome.status, outcome.error) for outcome in outcomes] == [("compiled", "")] * 4
     assert len(seen) == 4 and project.did("compiled") == 4 and project.did("sees ['', 'sm_100a']") == 4
-    assert len(list(project.store.entries())) == 4
+    assert project.stored() == 4
     assert all(outcome.bytes == 5000 and outcome.seconds == 0.5 for outcome in outcomes)
     monkeypatch.setattr(parallel.subprocess, "Popen", None)  # nothing is started when all is there
     again = compile_all(wanted, project.store)
@@ -324,7 +322,7 @@ def test_nobody_waits_for_workers_when_the_caller_is_stopped(project):
 
 
 def test_sources_that_change_meanwhile_are_not_mistaken(project):
-    project.build.key(project.config(16), arch=ARCH)  # this process has read the sources
+    project.key(16)  # this process has read the sources
     (project.root / "helper.py").write_text("SCALE = 5\n")
     (outcome,) = outcomes_of(project, 16)
     assert (outcome.status, outcome.error) == ("failed", "its sources or its environment changed meanwhile")
@@ -346,10 +344,10 @@ def shipped(project):
 def test_a_bundle_serves_where_nothing_else_may(project, shipped):
     with use_settings(bundles=(shipped,), jit=False, cache=False):
         for tile in (16, 32):
-            found = project.build.get(project.config(tile), arch=ARCH)
+            found = project.get(tile)
             assert (found.origin, found.launch()) == ("bundle", tile * 3)
         with pytest.raises(MissingKernelError, match=str(shipped)):
-            project.build.get(project.config(64), arch=ARCH)
+            project.get(64)
     assert not project.cache.exists()
 
 
@@ -360,11 +358,11 @@ def test_a_bundle_is_read_by_everybody_and_written_by_nobody_else(shipped):
 
 
 def test_the_cache_comes_before_a_bundle(project, shipped):
-    project.build.get(project.config(16), arch=ARCH)
+    project.get(16)
     project.fresh()
     with use_settings(bundles=(shipped,)):
-        assert project.build.get(project.config(16), arch=ARCH).origin == "cache"
-        assert project.build.get(project.config(32), arch=ARCH).origin == "bundle"
+        assert project.get(16).origin == "cache"
+        assert project.get(32).origin == "bundle"
 
 
 def test_a_bundle_is_found_as_a_packages_data(project, shipped, monkeypatch):
@@ -381,7 +379,7 @@ def test_a_bundle_is_found_as_a_packages_data(project, shipped, monkeypatch):
     assert [found.root for found in bundle.installed()] == [package]
     assert [e.value for e in importlib.metadata.entry_points(group=bundle.GROUP)] == ["acme_kernels.hopper"]
     with use_settings(jit=False):
-        assert project.build.get(project.config(16), arch=ARCH).origin == "bundle"
+        assert project.get(16).origin == "bundle"
 
 
 def test_a_bundle_is_checked_as_strictly_as_the_cache(project, shipped, caplog):
@@ -390,12 +388,12 @@ def test_a_bundle_is_checked_as_strictly_as_the_cache(project, shipped, caplog):
     before = sorted(shipped.rglob("*"))
     with use_settings(bundles=(shipped,), jit=False, cache=False):
         with pytest.raises(MissingKernelError):
-            project.build.get(project.config(16), arch=ARCH)
+            project.get(16)
         assert "is damaged and is not used" in caplog.text
         assert sorted(shipped.rglob("*")) == before  # nothing in it is moved
         shipped.chmod(0o777)
         with pytest.raises(CacheError, match=r"can be written by other users.*chmod -R go-w"):
-            project.build.get(project.config(32), arch=ARCH)
+            project.get(32)
 
 
 @pytest.mark.parametrize(
@@ -410,7 +408,7 @@ def test_a_bundle_is_checked_as_strictly_as_the_cache(project, shipped, caplog):
 def test_what_is_named_and_is_no_bundle_is_an_error(project, shipped, spoil, message):
     spoil(shipped)
     with use_settings(bundles=(shipped,)), pytest.raises(CacheError, match=message):
-        project.build.get(project.config(16), arch=ARCH)
+        project.get(16)
 
 
 def test_a_bundle_holds_kernels_and_nothing_of_the_compiler(real_project, cache):
@@ -443,7 +441,7 @@ def test_a_bundle_holds_kernels_and_nothing_of_the_compiler(real_project, cache)
 @pytest.fixture
 def filled(project):
     for tile, arch in ((16, ARCH), (32, ARCH), (64, "sm_100a")):
-        project.build.get(project.config(tile), arch=arch)
+        project.get(tile, arch=arch)
     return project
 
 
@@ -458,7 +456,7 @@ def test_ls_lists_and_selects(filled, cache):
 
 
 def test_info_shows_all_of_one(filled, cache):
-    key = filled.build.key(filled.config(), arch=ARCH)
+    key = filled.key()
     told = cache("info", key.digest[:10], "--json")
     assert told["key"] == key.describe() and told["builder"] == filled.path
     text = cache("info", key.digest[:10])
@@ -508,7 +506,7 @@ def test_prune_removes_what_is_of_no_use(filled, cache):
     assert cache("prune", "--stale", "--json")["stale"] == []
     (filled.root / "helper.py").write_text("SCALE = 4\n")
     assert len(cache("prune", "--stale", "--json")["stale"]) == 2
-    assert not list(store.entries())
+    assert filled.stored() == 0
     assert "removed: nothing" in cache("prune")
     assert (store.root / "work" / "being written").is_dir()
 
@@ -522,9 +520,9 @@ def test_prune_knows_other_toolchains_and_limits(filled, cache, monkeypatch):
 
 def test_clear_removes_all_or_one_arch(filled, cache):
     assert cache("clear", "--arch", "b200", "--json")["removed"] == 1
-    assert len(list(filled.store.entries())) == 2
+    assert filled.stored() == 2
     assert "removed 2 kernels" in cache("clear")
-    assert not list(filled.store.entries())
+    assert filled.stored() == 0
 
 
 def test_an_empty_cache_is_no_error(project, cache):
@@ -566,7 +564,7 @@ def test_kernels_that_cannot_be_removed_are_told(filled, cache, monkeypatch):
     monkeypatch.setattr("forge_core.cache.files.tempfile.TemporaryFile", refused)
     for command in ("clear", "prune"):
         assert "nothing can be written there (Permission denied)" in cache(command, status=1)
-    assert len(list(filled.store.entries())) == 3
+    assert filled.stored() == 3
 
 
 def test_a_kernel_is_built_for_a_gpu_by_its_name(project, cache):
@@ -600,11 +598,10 @@ def test_the_kernels_of_the_suites_are_known_without_a_gpu_or_the_compiler(proje
 
 
 def test_hits_are_logged_at_debug(project, caplog):
-    config = project.config()
     with caplog.at_level(logging.DEBUG, logger="forge_core"):
-        project.build.get(config, arch=ARCH)
+        project.get()
         caplog.clear()
-        project.build.get(config, arch=ARCH)
+        project.get()
     assert [record.levelname for record in caplog.records] == ["DEBUG"]
     assert "cache hit" in caplog.text
     assert all(isinstance(found, Entry) for found in project.store.entries())
@@ -622,10 +619,10 @@ def test_what_is_missing_is_compiled_ahead_and_little_is_not(project, monkeypatc
     for settings in ({"jit": False}, {"cache": False}):
         with use_settings(**settings):
             assert kernels.ahead(wanted) == []
-    project.build.get(project.config(16), arch=ARCH)
+    project.get(16)
     assert [request.config.tile for request in kernels.ahead(wanted)] == [17, 18, 19, 20, 21]
     for tile in (17, 18):
-        project.build.get(project.config(tile), arch=ARCH)
+        project.get(tile)
     assert kernels.ahead(wanted) == []
     assert len(asked) == 5
 

@@ -42,27 +42,24 @@ def files_below(folder):
 
 
 def test_memory_then_disk_then_compile(project):
-    config = project.config()
-    first = project.build.get(config, arch=ARCH)
+    first = project.get()
     assert (first.origin, first.launch(), first.seconds) == ("compiled", 48, 0.5)
-    assert project.build.get(config, arch=ARCH) is first
+    assert project.get() is first  # another object, the same configuration
     project.fresh()
-    second = project.build.get(config, arch=ARCH)
+    second = project.get()
     assert (second.origin, second.launch(), second.seconds) == ("cache", 48, 0.5)
     assert project.did("compiled") == 1
-    assert project.build.get(project.config(), arch=ARCH) is second  # another object, the same configuration
-    assert project.build.get(config, arch=ARCH) is second
+    assert project.get() is second
 
 
 def test_the_settings_of_a_call_keep_kernels_apart(project):
-    config = project.config()
-    kernels = {id(project.build.get(config, arch=arch)) for arch in (ARCH, "sm_100a", ARCH)}
+    kernels = {id(project.get(arch=arch)) for arch in (ARCH, "sm_100a", ARCH)}
     with use_settings(debug=True):
-        kernels.add(id(project.build.get(config, arch=ARCH)))
+        kernels.add(id(project.get()))
     assert len(kernels) == project.did("compiled") == 3
     project.fresh()
     for arch in (ARCH, "sm_100a"):  # GPUs of different architectures share a folder
-        found = project.build.get(config, arch=arch)
+        found = project.get(arch=arch)
         assert (found.origin, found.key.arch) == ("cache", arch)
 
 
@@ -70,21 +67,21 @@ def test_without_the_cache_nothing_is_read_or_written(project):
     # The last after a kernel was stored.
     for used, stored in ((False, 0), (False, 0), (True, 1), (False, 1)):
         with use_settings(cache=used):
-            assert project.build.get(project.config(), arch=ARCH).origin == "compiled"
-        assert len(list(project.store.entries())) == stored
+            assert project.get().origin == "compiled"
+        assert project.stored() == stored
         assert project.cache.exists() == bool(stored)
         project.fresh()
 
 
 def test_what_is_stored_is_private_and_says_what_it_is(project):
-    project.build(project.config(), arch=ARCH)
+    project.get()
     folder = project.entry()
     assert files_below(folder) == ["kernel.json", "kernel.so"]
     for path in [project.cache, *project.cache.rglob("*")]:
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
     told = json.loads((folder / "kernel.json").read_text())
     assert told["digest"] == folder.name
-    assert told["key"] == project.build.key(project.config(), arch=ARCH).describe()
+    assert told["key"] == project.key().describe()
     assert told["key"]["name"] == project.path
     assert told["compiled"]["seconds"] == 0.5
     assert told["object"]["bytes"] == (folder / "kernel.so").stat().st_size
@@ -112,14 +109,14 @@ def test_a_builder_inside_a_function_is_not_shared(project):
 @pytest.mark.parametrize("before", ["the key", "the builder", "a helper"])
 def test_a_source_that_changes_once_it_is_read_or_imported_is_used_and_not_stored(project, caplog, before):
     if before == "the key":
-        project.build.key(project.config(), arch=ARCH)
+        project.key()
     else:  # a helper, as one that an operator's package imports
         project.module("kernels" if before == "the builder" else "helper")
     time.sleep(0.02)
     (project.root / "helper.py").write_text("SCALE = 1000\n")
     time.sleep(0.02)
-    assert project.build.get(project.config(), arch=ARCH).launch() == 48  # what this process has imported
-    assert not list(project.store.entries())
+    assert project.get().launch() == 48  # what this process has imported
+    assert project.stored() == 0
     assert "helper.py changed after forge_core.cache was imported" in caplog.text
 
 
@@ -127,8 +124,8 @@ def test_a_builder_named_by_its_path_is_the_imported_one(project):
     before = builder_at(project.path)
     key = before.key(project.config(), arch=ARCH)
     assert before is project.build
-    assert project.build.key(project.config(), arch=ARCH) == key
-    assert before(project.config(), arch=ARCH) is project.build(project.config(), arch=ARCH)
+    assert project.key() == key
+    assert before(project.config(), arch=ARCH) is project.get().launch
     elsewhere = builder_at(f"{project.name}.kernels:Fake")
     with pytest.raises(CompileError, match="expected the import path of a @compile_cached builder"):
         elsewhere(project.config(), arch=ARCH)
@@ -139,13 +136,13 @@ def test_a_builder_named_by_its_path_is_the_imported_one(project):
 
 def _ask(project, start, answers):
     start.wait()
-    found = project.build.get(project.config(), arch=ARCH)
+    found = project.get()
     answers.put((found.origin, found.launch()))
 
 
 def test_eight_processes_race_for_one_cold_key(project, monkeypatch):
     monkeypatch.setenv("FAKE_SECONDS", "0.3")
-    project.build.key(project.config(), arch=ARCH)
+    project.key()
     start, answers = fork.Barrier(8), fork.Queue()
     children = [fork.Process(target=_ask, args=(project, start, answers)) for _ in range(8)]
     for child in children:
@@ -155,7 +152,7 @@ def test_eight_processes_race_for_one_cold_key(project, monkeypatch):
         child.join(60)
     assert sorted(got) == [("cache", 48)] * 7 + [("compiled", 48)]
     assert (project.did("compiled"), project.did("loaded")) == (1, 8)
-    assert len(list(project.store.entries())) == 1
+    assert project.stored() == 1
     assert not list((project.store.root / "work").iterdir())
 
 
@@ -179,17 +176,17 @@ def _end_at(step, end, project, restore=setattr):
 
 def _die_at(project, step):
     _end_at(step, lambda: os.kill(os.getpid(), signal.SIGKILL), project)
-    project.build.get(project.config(), arch=ARCH)
+    project.get()
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_writer_killed_at_any_step_leaves_nothing_half_done(in_child, project, step):
     assert in_child(_die_at, project, step) == -signal.SIGKILL
     project.fresh()
-    key = project.build.key(project.config(), arch=ARCH)
+    key = project.key()
     assert project.store.find(key) is None
     start = time.perf_counter()
-    assert project.build.get(project.config(), arch=ARCH).launch() == 48
+    assert project.get().launch() == 48
     assert time.perf_counter() - start < 5, "the dead writer's lock was waited for"
     assert [entry.key for entry in project.store.entries()] == [key]
 
@@ -199,7 +196,7 @@ def test_what_a_killed_writer_left_counts_and_is_removed_when_it_is_old(in_child
     (left,) = (project.store.root / "work").iterdir()
     assert files.tree_bytes(left) > 5000
     for tile in (16, 32):
-        project.build.get(project.config(tile), arch=ARCH)
+        project.get(tile)
     two = sum(files.tree_bytes(entry.folder) for entry in project.store.entries())
     assert project.store.evict(two + files.tree_bytes(left)) == []
     assert len(project.store.evict(two)) == 1
@@ -207,12 +204,12 @@ def test_what_a_killed_writer_left_counts_and_is_removed_when_it_is_old(in_child
     os.utime(left, (time.time() - storing.LEFTOVER_S - 1,) * 2)
     assert project.store.evict(1) and left.exists()
     with use_settings(cache_max_bytes=0):
-        project.build.get(project.config(64), arch=ARCH)
-    assert not left.exists() and len(list(project.store.entries())) == 1
+        project.get(64)
+    assert not left.exists() and project.stored() == 1
 
 
 def _publish_and_remove(project, until):
-    key = project.build.key(project.config(), arch=ARCH)
+    key = project.key()
     store = project.store
     text = f"{key.symbol} 48 ".ljust(200_000, "x").encode()
     while time.time() < until:
@@ -221,7 +218,7 @@ def _publish_and_remove(project, until):
 
 
 def test_a_reader_beside_writers_finds_all_or_nothing(project, caplog):
-    key = project.build.key(project.config(), arch=ARCH)
+    key = project.key()
     until = time.time() + 1.5
     writers = [fork.Process(target=_publish_and_remove, args=(project, until)) for _ in range(2)]
     for writer in writers:
@@ -288,15 +285,15 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_entry_is_removed_compiled_again_and_reported_once(project, damage, caplog):
-    project.build.get(project.config(), arch=ARCH)
+    project.get()
     folder = project.entry()
     DAMAGE[damage](folder)
     assert [type(found) for found in project.store.entries(check=True)] == [storing.Damaged]
     project.fresh()
     with caplog.at_level(logging.WARNING, logger="forge_core"):
-        assert project.build.get(project.config(), arch=ARCH).launch() == 48
+        assert project.get().launch() == 48
         project.build.clear()
-        assert project.build.get(project.config(), arch=ARCH).origin == "cache"
+        assert project.get().origin == "cache"
     assert project.did("compiled") == 2
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "is damaged and is not used" in caplog.text and folder.name in caplog.text
@@ -305,18 +302,18 @@ def test_a_damaged_entry_is_removed_compiled_again_and_reported_once(project, da
 
 def test_an_entry_under_another_name_is_not_taken_for_it(project):
     for tile in (16, 32):
-        project.build.get(project.config(tile), arch=ARCH)
-    first, second = (project.entry(project.config(tile)) for tile in (16, 32))
+        project.get(tile)
+    first, second = (project.entry(tile) for tile in (16, 32))
     shutil.rmtree(first)
     shutil.copytree(second, first)
     project.fresh()
-    assert project.build.get(project.config(16), arch=ARCH).launch() == 48
+    assert project.get(16).launch() == 48
     assert project.did("compiled") == 3
 
 
 def test_every_single_bit_of_an_entry_counts_or_does_not_matter(project):
     """Whatever bit flips: what is found is the kernel as it was written, or nothing."""
-    key = project.build.key(project.config(), arch=ARCH)
+    key = project.key()
     store = project.store
     store.publish(key, f"{key.symbol} 48".encode(), linked=True, seconds=1.0)
     folder = store.root / ARCH / key.digest
@@ -328,11 +325,11 @@ def test_every_single_bit_of_an_entry_counts_or_does_not_matter(project):
             bad = bytearray(good)
             bad[place] ^= 1 << (place % 8)
             (folder / name).write_bytes(bytes(bad))
-            frozen = Store(store.root, frozen=True).find(key)
-            refused += frozen is None
-            if frozen is not None:
-                assert frozen.object.read_bytes() == written
-                assert frozen.key == key
+            found = Store(store.root, frozen=True).find(key)
+            refused += found is None
+            if found is not None:
+                assert found.object.read_bytes() == written
+                assert found.key == key
         (folder / name).write_bytes(good)
     assert refused > 50
     assert store.find(key) is not None
@@ -344,28 +341,28 @@ def test_without_locks_all_works_and_is_told_once(project, monkeypatch, caplog):
 
     monkeypatch.setattr("filelock.FileLock.acquire", no_locks)
     for tile in (16, 32):
-        project.build.get(project.config(tile), arch=ARCH)
+        project.get(tile)
     os.truncate(project.entry() / "kernel.so", 0)
     project.build.clear()
-    assert project.build.get(project.config(), arch=ARCH).launch() == 48
+    assert project.get().launch() == 48
     project.fresh()
-    assert project.build.get(project.config(), arch=ARCH).origin == "cache"
+    assert project.get().origin == "cache"
     assert caplog.text.count("no locks in the compile cache") == 1
 
 
 def test_an_object_that_does_not_load_is_compiled_anew_and_stays(project, caplog):
-    key = project.build.key(project.config(), arch=ARCH)
+    key = project.key()
     project.store.publish(key, b"something else", linked=True, seconds=1.0)
-    assert project.build.get(project.config(), arch=ARCH).launch() == 48
+    assert project.get().launch() == 48
     assert "cannot be loaded: undefined symbol" in caplog.text
     assert project.store.find(key).object.read_bytes() == b"something else"
 
 
 def test_an_object_that_does_not_load_and_may_not_be_compiled_is_not_said_to_be_missing(project, caplog):
-    key = project.build.key(project.config(), arch=ARCH)
+    key = project.key()
     entry = project.store.publish(key, b"something else", linked=True, seconds=1.0)
     with use_settings(jit=False), pytest.raises(MissingKernelError, match="is stored, and cannot be loaded") as caught:
-        project.build.get(project.config(), arch=ARCH)
+        project.get()
     assert str(entry.object) in str(caught.value)
     assert "neither" not in str(caught.value)
     assert "cannot be loaded: undefined symbol" in caplog.text
@@ -401,14 +398,14 @@ def _make_read_only(project):
 
 
 def test_a_read_only_folder_serves_and_does_not_keep(from_child, project):
-    project.build.get(project.config(16), arch=ARCH)
+    project.get(16)
     _make_read_only(project)
     project.fresh()
 
     def ask():
         _become_ordinary_user()
-        there, new = (project.build.get(project.config(tile), arch=ARCH) for tile in (16, 32))
-        again = project.build.get(project.config(32), arch=ARCH)
+        there, new = (project.get(tile) for tile in (16, 32))
+        again = project.get(32)
         return there.origin, there.launch(), new.origin, new.launch(), again is new, sorted(files._told)
 
     *got, told = from_child(ask)
@@ -422,14 +419,14 @@ def test_a_read_only_folder_serves_and_does_not_keep(from_child, project):
 
 
 def test_a_damaged_entry_in_a_read_only_folder_is_a_miss(from_child, project):
-    project.build.get(project.config(16), arch=ARCH)
+    project.get(16)
     os.truncate(project.entry() / "kernel.so", 10)
     _make_read_only(project)
     project.fresh()
 
     def ask():
         _become_ordinary_user()
-        found = project.build.get(project.config(16), arch=ARCH)
+        found = project.get(16)
         return found.origin, found.launch()
 
     assert from_child(ask) == ("compiled", 48)
@@ -439,7 +436,7 @@ def _with_small_files(project):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
     os.environ["FAKE_LOG"] = os.devnull
-    found = project.build.get(project.config(), arch=ARCH)
+    found = project.get()
     return found.launch(), list(files._told)
 
 
@@ -448,7 +445,7 @@ def test_a_write_that_fails_in_the_middle_leaves_nothing(from_child, project):
     assert value == 48
     assert len(told) == 1 and f"stored in {project.store.root}: {os.strerror(errno.EFBIG)}" in told[0]
     assert files_below(project.store.root / "work") == []
-    assert not list(project.store.entries())
+    assert project.stored() == 0
 
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
@@ -463,10 +460,10 @@ def _on_a_full_disk(project):
         return os.strerror(ctypes.get_errno())
     os.environ["FAKE_LOG"] = os.devnull
     tiles = range(20, 60)
-    values = [project.build.get(project.config(tile), arch=ARCH).launch() == tile * 3 for tile in tiles]
+    values = [project.get(tile).launch() == tile * 3 for tile in tiles]
     project.build.clear()
     stored = [entry for entry in project.store.entries() if isinstance(entry, Entry)]
-    origins = [project.build.get(project.config(tile), arch=ARCH).origin for tile in tiles]
+    origins = [project.get(tile).origin for tile in tiles]
     told = [text for text in files._told if "cannot be stored" in text]
     left = files_below(project.store.root / "work")
     checks = [entry for entry in project.store.entries(check=True) if isinstance(entry, Entry)]
@@ -474,7 +471,7 @@ def _on_a_full_disk(project):
 
 
 def test_a_full_disk_keeps_what_it_has_and_compiles_the_rest(from_child, project):
-    project.build.key(project.config(), arch=ARCH)
+    project.key()
     got = from_child(_on_a_full_disk, project)
     if isinstance(got, str):
         pytest.skip(f"no tmpfs can be mounted here: {got}")
@@ -487,22 +484,22 @@ def test_a_full_disk_keeps_what_it_has_and_compiles_the_rest(from_child, project
 
 
 def test_a_deleted_folder_is_made_again(project):
-    first = project.build.get(project.config(16), arch=ARCH)
+    first = project.get(16)
     shutil.rmtree(project.cache)
-    assert project.build.get(project.config(16), arch=ARCH) is first and first.launch() == 48
-    assert project.build.get(project.config(32), arch=ARCH).launch() == 96
-    assert len(list(project.store.entries())) == 1
+    assert project.get(16) is first and first.launch() == 48
+    assert project.get(32).launch() == 96
+    assert project.stored() == 1
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_folder_deleted_in_the_middle_costs_only_the_entry(project, monkeypatch, step):
     with monkeypatch.context() as patched:
         _end_at(step, lambda: shutil.rmtree(project.cache), project, patched.setattr)
-        assert project.build.get(project.config(), arch=ARCH).launch() == 48
-        assert len(list(project.store.entries())) == (step == "compile")  # between the lock and the writing
+        assert project.get().launch() == 48
+        assert project.stored() == (step == "compile")  # between the lock and the writing
     project.fresh()
-    assert project.build.get(project.config(), arch=ARCH).launch() == 48
-    assert len(list(project.store.entries())) == 1
+    assert project.get().launch() == 48
+    assert project.stored() == 1
 
 
 # ------------------------------------------------------------------------------------------------------ other users
@@ -530,41 +527,30 @@ def test_a_folder_that_another_user_could_change_is_refused(project, foreign, ho
     PLANTED[how](root, elsewhere, foreign)
     before = sorted(str(path) for path in project.base.rglob("*"))
     with pytest.raises(CacheError, match="no native code is loaded from it") as caught:
-        project.build.get(project.config(), arch=ARCH)
+        project.get()
     assert "FORGE_CACHE_DIR" in str(caught.value) and str(root) in str(caught.value)
     after = [str(path) for path in project.base.rglob("*") if "__pycache__" not in str(path)]
     assert sorted(after) == [path for path in before if "__pycache__" not in path]
     assert project.did("") == 0
     with use_settings(cache=False):  # one of the ways out
-        assert project.build.get(project.config(), arch=ARCH).launch() == 48
-
-
-def test_a_kernel_that_another_user_prepared_is_not_loaded(project, foreign):
-    """The whole attack: a folder with a correct entry of somebody else's making."""
-    project.build.get(project.config(), arch=ARCH)
-    for path in [project.store.root, *project.store.root.rglob("*")]:
-        foreign(path)
-    project.fresh()
-    with pytest.raises(CacheError, match="belongs to"):
-        project.build.get(project.config(), arch=ARCH)
-    assert project.did("loaded") == 1  # the one before
+        assert project.get().launch() == 48
 
 
 def test_the_users_own_link_is_followed(project):
     elsewhere = project.base / "scratch"
     elsewhere.mkdir(mode=0o700)
     project.cache.symlink_to(elsewhere)
-    project.build.get(project.config(), arch=ARCH)
+    project.get()
     project.fresh()
-    assert project.build.get(project.config(), arch=ARCH).origin == "cache"
+    assert project.get().origin == "cache"
     assert files_below(elsewhere)
 
 
 def test_a_folder_of_ones_own_below_a_sticky_one_is_fine(project):
     project.base.chmod(0o1777)
-    project.build.get(project.config(), arch=ARCH)
+    project.get()
     project.fresh()
-    assert project.build.get(project.config(), arch=ARCH).origin == "cache"
+    assert project.get().origin == "cache"
 
 
 # ---------------------------------------------------------------------------------------- sharing, limits, levels
@@ -576,7 +562,7 @@ def test_an_object_of_a_lower_processor_is_used_and_of_a_higher_is_not(project, 
     def on(level):
         monkeypatch.setattr("forge_core.cache.key.host_levels", lambda: levels[: levels.index(level) + 1])
         project.fresh()
-        return project.build.get(project.config(), arch=ARCH).origin
+        return project.get().origin
 
     assert on("linux-x86_64-v3") == "compiled"
     assert on("linux-x86_64-v4") == "cache"
@@ -586,23 +572,23 @@ def test_an_object_of_a_lower_processor_is_used_and_of_a_higher_is_not(project, 
 
 def test_the_least_recently_used_kernels_go_first(project):
     for tile in range(1, 7):
-        project.build.get(project.config(tile), arch=ARCH)
-    folders = {tile: project.entry(project.config(tile)) for tile in range(1, 7)}
+        project.get(tile)
+    folders = {tile: project.entry(tile) for tile in range(1, 7)}
     now = time.time()
     for age, tile in enumerate([3, 1, 6, 2, 5, 4]):  # 3 was used last
         os.utime(folders[tile], (now - 1000 * (age + 1),) * 2)
     size = files.tree_bytes(folders[1])
     project.fresh()
-    project.build.get(project.config(4), arch=ARCH)  # a use makes the oldest the youngest
+    project.get(4)  # a use makes the oldest the youngest
     with use_settings(cache_max_bytes=int(4.5 * size)):
-        project.build.get(project.config(7), arch=ARCH)
+        project.get(7)
     left = {tile for tile, folder in folders.items() if folder.exists()}
     assert left == {4, 3, 1}
-    assert project.entry(project.config(7)).exists()
+    assert project.entry(7).exists()
     with use_settings(cache_max_bytes=1):
-        project.build.get(project.config(8), arch=ARCH)
+        project.get(8)
     # What was asked for stays, even alone above the limit.
-    assert [entry.folder for entry in project.store.entries()] == [project.entry(project.config(8))]
+    assert [entry.folder for entry in project.store.entries()] == [project.entry(8)]
 
 
 def test_a_kernel_that_cannot_be_exported_runs_all_the_same(project, monkeypatch, caplog):
@@ -610,8 +596,8 @@ def test_a_kernel_that_cannot_be_exported_runs_all_the_same(project, monkeypatch
         raise CompileError("it cannot be exported", key=compiled.key.digest)
 
     monkeypatch.setattr(project.build._compiler, "image", refuse)  # the object: its class is compared with its source
-    assert project.build.get(project.config(), arch=ARCH).launch() == 48
+    assert project.get().launch() == 48
     assert "it cannot be exported" in caplog.text
-    assert not list(project.store.entries())
+    assert project.stored() == 0
     with pytest.raises(CompileError, match="it cannot be exported"):
         project.build.ensure(project.config(), arch=ARCH, store=project.store)
