@@ -375,8 +375,8 @@ def test_a_bundle_is_found_as_a_packages_data(project, shipped, monkeypatch):
     (info / "entry_points.txt").write_text("[forge.bundles]\nHopper = acme_kernels.hopper\n\n[other]\nx = y\n")
     (site / "acme_kernels" / "__init__.py").write_text("raise ImportError('it is not imported')\n")
     monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setattr(bundle, "_of_packages", bundle._of_packages.__wrapped__)
-    assert [found.root for found in bundle.installed()] == [package]
+    monkeypatch.setattr(bundle, "_installed", bundle._installed.__wrapped__)
+    assert [found.root for found in bundle.all_bundles()] == [package]
     assert [e.value for e in importlib.metadata.entry_points(group=bundle.GROUP)] == ["acme_kernels.hopper"]
     with use_settings(jit=False):
         assert project.get(16).origin == "bundle"

@@ -325,7 +325,7 @@ def test_every_single_bit_of_an_entry_counts_or_does_not_matter(project):
             bad = bytearray(good)
             bad[place] ^= 1 << (place % 8)
             (folder / name).write_bytes(bytes(bad))
-            found = Store(store.root, frozen=True).find(key)
+            found = Store(store.root, read_only=True).find(key)
             refused += found is None
             if found is not None:
                 assert found.object.read_bytes() == written

@@ -89,7 +89,7 @@ class CompileError(ForgeError, RuntimeError):
 
     Args:
         message: what went wrong.
-        key: the description of the kernel's cache key; may be empty.
+        key: the digest of the kernel's key; may be empty.
     """
 
     def __init__(self, message: str, *, key: str = "") -> None:
@@ -98,12 +98,12 @@ class CompileError(ForgeError, RuntimeError):
 
 
 class MissingKernelError(CompileError):
-    """The kernel is not in the cache, and compiling is switched off.
+    """The kernel is neither in the cache nor in a bundle, or it cannot be loaded, and compiling is switched off.
 
     Args:
         message: what is missing.
-        key: the description of the kernel's cache key.
-        command: the command that builds it.
+        key: the digest of the kernel's key.
+        command: the command that builds it; may be empty.
     """
 
     def __init__(self, message: str, *, key: str = "", command: str = "") -> None:

@@ -23,10 +23,9 @@
 
 from __future__ import annotations
 
-from forge_core.cache.cached import CompileCached, builder_at, compile_cached, compile_lock
+from forge_core.cache.cached import CompileCached, builder_at, compile_cached
 from forge_core.cache.compile import Compiled, Traceable
 from forge_core.cache.key import KernelKey
-from forge_core.toolchain import require_dsl
 
 __all__ = [
     "CompileCached",
@@ -35,6 +34,4 @@ __all__ = [
     "Traceable",
     "builder_at",
     "compile_cached",
-    "compile_lock",
-    "require_dsl",
 ]

@@ -31,14 +31,14 @@ MANIFEST = "bundle.json"
 GROUP = "forge.bundles"
 
 
-def installed() -> Iterator[Store]:
+def all_bundles() -> Iterator[Store]:
     """All bundles, those of FORGE_BUNDLES first."""
     yield from (open_bundle(folder, "FORGE_BUNDLES") for folder in settings.current().bundles)
-    yield from _of_packages()
+    yield from _installed()
 
 
 @functools.cache
-def _of_packages() -> tuple[Store, ...]:
+def _installed() -> tuple[Store, ...]:
     found = []
     for point in sorted(importlib.metadata.entry_points(group=GROUP)):
         top, *rest = point.value.split(".")
@@ -52,19 +52,19 @@ def _of_packages() -> tuple[Store, ...]:
 def open_bundle(folder: Path, named_by: str) -> Store:
     """A bundle's store; raises CacheError if there is no bundle, or one of another format."""
     check_format(folder, f"{named_by} names {folder}", f"Make one with: forge-cute cache build --out {folder}")
-    return Store(folder, frozen=True, remedy=f"Remove the permission with: chmod -R go-w {folder}")
+    return Store(folder, read_only=True, remedy=f"Remove the permission with: chmod -R go-w {folder}")
 
 
-def check_format(folder: Path, told: str, remedy: str) -> None:
-    """Raises CacheError, ``told`` and ``remedy`` around its reason, if a folder is no bundle of this format."""
+def check_format(folder: Path, context: str, remedy: str) -> None:
+    """Raises CacheError, ``context`` and ``remedy`` around its reason, if a folder is no bundle of this format."""
     try:
         written: Any = json.loads((folder / MANIFEST).read_bytes())["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CacheError(
-            f"{told}: expected a bundle of kernels, got {type(error).__name__} for {MANIFEST}: {error}. {remedy}"
+            f"{context}: expected a bundle of kernels, got {type(error).__name__} for {MANIFEST}: {error}. {remedy}"
         ) from error
     if written != FORMAT:
-        raise CacheError(f"{told}: expected a bundle of format {FORMAT}, got {written!r}. {remedy}")
+        raise CacheError(f"{context}: expected a bundle of format {FORMAT}, got {written!r}. {remedy}")
 
 
 def finish(store: Store) -> None:
@@ -85,7 +85,7 @@ def finish(store: Store) -> None:
             f"{root}: {len(unlinked)} kernels could not be linked, because this machine has no linker, so they could "
             "not be loaded without the DSL. Install binutils and build anew."
         )
-    told = {
+    manifest = {
         "format": FORMAT,
         "forge": forge_core.__version__,
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -95,7 +95,7 @@ def finish(store: Store) -> None:
         "hosts": sorted({entry.key.host for entry in entries}),
         "toolchains": [dict(pairs) for pairs in sorted({entry.key.toolchain for entry in entries})],
     }
-    write_atomically(root / MANIFEST, json.dumps(told, indent=1) + "\n")
+    write_atomically(root / MANIFEST, json.dumps(manifest, indent=1) + "\n")
     # Unlike a cache, a bundle is read by other users than the one who installed it.
     for path in [root, *root.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)

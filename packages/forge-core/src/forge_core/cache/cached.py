@@ -47,13 +47,11 @@ class CompileCached(Generic[Config]):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # The decorated function; None until its module is imported.
-        self._build: Any = None
+        self._build: Any = None  # the decorated function, once its module is imported
         self._compiler = Compiler()
-        # The kernels in memory by the digests of their keys.
-        self._by_key: dict[str, Compiled] = {}
+        self._by_key: dict[str, Compiled] = {}  # the kernels in memory, by the digests of their keys
         # The same by configuration, architecture and debug setting, which saves computing the key.
-        self._recent: dict[tuple[Any, str, bool], tuple[Any, Compiled]] = {}
+        self._by_config: dict[tuple[Any, str, bool], tuple[Any, Compiled]] = {}
         # By the modules that the key names.  Read once, as the modules themselves are imported once.
         self._sources: dict[tuple[str, ...], Sources | None] = {}
 
@@ -73,7 +71,7 @@ class CompileCached(Generic[Config]):
         """The same as a call, with the kernel's key, origin and compile time; same errors."""
         asked = config, arch, settings.debug_requested()
         try:
-            known, found = self._recent.get(asked, (None, None))
+            known, found = self._by_config.get(asked, (None, None))
         except TypeError:  # unhashable, so it cannot be part of a key either; `_key` raises the error
             known = found = None
         # Equal configurations can have different keys: 1 and True.
@@ -83,7 +81,7 @@ class CompileCached(Generic[Config]):
             return found
         key, sources = self._key(config, arch)
         found = self._by_key.get(key.digest) or self._load_or_compile(config, key, sources)
-        self._recent[asked] = config, found
+        self._by_config[asked] = config, found
         return found
 
     def key(self, config: Config, *, arch: str) -> KernelKey:
@@ -117,17 +115,15 @@ class CompileCached(Generic[Config]):
         key, sources = self._key(config, arch)
         if sources is None:
             raise CompileError(f"{self.name}: {_AT_TOP_LEVEL}")
-        with _lock(key, store):
-            found = store.find(key)
-            if found is not None:
+        with _kernel_lock(key, store):
+            if (found := store.find(key)) is not None:
                 return found, False
             self.imported()
             with compile_lock():
                 found = self._publish(self._compiler.compile(self._build, config, key), sources, store)
         if found is None:
-            raise CompileError(
-                f"{self.name} was compiled, but could not be stored in {store.root}. {store.remedy}", key=key.digest
-            )
+            reason = f"{self.name} was compiled, but could not be stored in {store.root}. {store.remedy}"
+            raise CompileError(reason, key=key.digest)
         return found, True
 
     def imported(self) -> CompileCached[Config]:
@@ -147,7 +143,7 @@ class CompileCached(Generic[Config]):
     def clear(self) -> None:
         """Drops the kernels in memory; those on disk remain."""
         self._by_key.clear()
-        self._recent.clear()
+        self._by_config.clear()
 
     def _key(self, config: Config, arch: str) -> tuple[KernelKey, Sources | None]:
         """The key and the sources in it; None for the sources of a kernel that must not be stored."""
@@ -167,30 +163,28 @@ class CompileCached(Generic[Config]):
             if not settings.current().jit:
                 reason = f"{self.name}: {_AT_TOP_LEVEL}, and FORGE_JIT=0 disables compilation."
                 raise MissingKernelError(reason, key=key.digest)
-            return self._compile(config, key)
+            return self._compile(config, key, None, None)
         store = user_store()
         for entry, origin in find_entries(key, store):
             if found := self._load(entry, origin):
                 return self._by_key.setdefault(key.digest, found)
         if not settings.current().jit:
             raise _missing(key, store)
-        with _lock(key, store):
+        with _kernel_lock(key, store):
             # Another process or thread may have been faster.
             if store is not None and (found := self._load(store.find(key), "cache")):
                 return self._by_key.setdefault(key.digest, found)
             return self._compile(config, key, sources, store)
 
-    def _compile(
-        self, config: Config, key: KernelKey, sources: Sources | None = None, store: Store | None = None
-    ) -> Compiled:
-        """Compiles a kernel to keep in memory and, given its sources, in a store."""
+    def _compile(self, config: Config, key: KernelKey, sources: Sources | None, store: Store | None) -> Compiled:
+        """Compiles a kernel for this process and, if it can be stored, for others."""
         self.imported()
         with compile_lock():
             if key.digest not in self._by_key:
                 compiled = self._compiler.compile(self._build, config, key)
-                stored: Entry | None = None
+                stored = None
                 try:
-                    if sources is not None and store is not None:
+                    if sources and store:
                         stored = self._publish(compiled, sources, store)
                 except CompileError as error:  # the kernel can still run in this process
                     warn_once(str(error))
@@ -259,28 +253,24 @@ def builder_at(path: str) -> CompileCached[Any]:
 
 def find_entries(key: KernelKey, store: Store | None) -> Iterator[tuple[Entry, str]]:
     """The entries for a key that this machine can run, each with its origin, ``"cache"`` or ``"bundle"``."""
-    for each in itertools.chain([] if store is None else [store], bundle.installed()):
+    for each in itertools.chain([] if store is None else [store], bundle.all_bundles()):
         for candidate in key.compatible_keys():
             entry = each.find(candidate)
             if entry is not None:
-                yield entry, "bundle" if each.frozen else "cache"
+                yield entry, "bundle" if each.read_only else "cache"
 
 
 def _missing(key: KernelKey, store: Store | None) -> MissingKernelError:
     there = [str(entry.object) for entry, _ in find_entries(key, store)]
     if there:
-        told = "is stored, and cannot be loaded here (the warning before this says why): " + ", ".join(there)
+        reason = "is stored, and cannot be loaded here (the warning before this says why): " + ", ".join(there)
     else:
         cache = f"cache {store.root}" if store is not None else "the cache is switched off"
-        bundles = ", ".join(str(shipped.root) for shipped in bundle.installed()) or "none"
-        told = f"is neither in the compile cache nor in a bundle ({cache}; bundles: {bundles})"
-    return MissingKernelError(
-        f"{key.name} for {key.arch} {told}, and FORGE_JIT=0 disables compilation.",
-        key=key.digest,
-        command=shlex.join(
-            ["forge-cute", "cache", "warm", "--arch", key.arch, "--kernel", key.name, "--config", key.config]
-        ),
-    )
+        bundles = ", ".join(str(shipped.root) for shipped in bundle.all_bundles()) or "none"
+        reason = f"is neither in the compile cache nor in a bundle ({cache}; bundles: {bundles})"
+    message = f"{key.name} for {key.arch} {reason}, and FORGE_JIT=0 disables compilation."
+    command = ["forge-cute", "cache", "warm", "--arch", key.arch, "--kernel", key.name, "--config", key.config]
+    return MissingKernelError(message, key=key.digest, command=shlex.join(command))
 
 
 # ----------------------------------------------------------------------------------------------------------- locks
@@ -312,7 +302,7 @@ def compile_lock() -> Iterator[None]:
             _compiling.reset(token)
 
 
-def _lock(key: KernelKey, store: Store | None) -> contextlib.AbstractContextManager[None]:
+def _kernel_lock(key: KernelKey, store: Store | None) -> contextlib.AbstractContextManager[None]:
     """A kernel's lock in a store; none within a compilation.
 
     A builder that requests another kernel, whose lock is held by a thread that waits for the compiler, would deadlock.

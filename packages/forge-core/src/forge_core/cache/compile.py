@@ -82,11 +82,11 @@ class Compiler:
 
         start = time.perf_counter()
         try:
-            source = build(config)
+            traceable = build(config)
             # The DSL writes PTX and machine code to files, by default into the current folder.
             with tempfile.TemporaryDirectory() as folder:
                 options = key.options + (f" --keep-ptx --keep-cubin --dump-dir={folder}" if keep else "")
-                compiled = cute.compile(source.function, *source.arguments, options=options)
+                compiled = cute.compile(traceable.function, *traceable.arguments, options=options)
                 ptx, cubin = (compiled.__ptx__, bytes(compiled.__cubin__)) if keep else ("", b"")
         except Exception as error:
             raise CompileError(

@@ -37,7 +37,7 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def make_private(folder: Path) -> Path:
-    """Makes a folder and its missing parents, accessible by this user alone; returns the folder."""
+    """Makes a folder and its parents, those that are missing with mode 0700; returns the folder."""
     for path in reversed((folder, *folder.parents)):
         if not path.is_dir():
             path.mkdir(mode=0o700, exist_ok=True)
@@ -45,7 +45,7 @@ def make_private(folder: Path) -> Path:
 
 
 def check_writable(folder: Path, *, remedy: str) -> None:
-    """Makes a private folder; raises CacheError, which ends with ``remedy``, if no file can be created in it."""
+    """Makes a folder, if it is missing; raises CacheError, ending with ``remedy``, if no file can be created in it."""
     try:
         with tempfile.TemporaryFile(dir=make_private(folder)):
             pass
@@ -65,9 +65,8 @@ def tree_bytes(folder: Path) -> int:
 def check_private(path: Path, *, remedy: str) -> Path:
     """Resolves a path that native code may be loaded from; otherwise raises CacheError, which ends with ``remedy``.
 
-    The file or folder must belong to this user or to root and must not be writable by others; no folder above it may be
-    world-writable without the sticky bit.  The same holds for each symbolic link on the way, and for the folder of a
-    file that a link leads to.
+    The rules are those above.  If the path itself is a symbolic link, they hold for each link from there on, and for
+    the folder of a file at the end.  Links among the folders above are followed, not checked.
     """
     if not hasattr(os, "geteuid"):  # no POSIX permissions, and no kernels either: the DSL needs Linux
         return path

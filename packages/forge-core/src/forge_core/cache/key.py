@@ -70,9 +70,10 @@ def same(a: Any, b: Any) -> bool:
 
     For values that :func:`tag` takes: whether their tags are equal.
     """
-    kind = type(a)
-    if a is b or kind is not type(b):
-        return a is b
+    if a is b:
+        return True
+    if (kind := type(a)) is not type(b):
+        return False
     if isinstance(a, (tuple, list)):
         return len(a) == len(b) and all(map(same, a, b))
     if dataclasses.is_dataclass(kind):
@@ -114,7 +115,7 @@ def untag(tagged: Any) -> Any:
 
 
 def object_at(path: str) -> Any:
-    """Imports the object at a path ``"module:qualname"``."""
+    """Imports the object at a path ``"module:qualname"``; the module's name need not be an identifier."""
     module, _, qualname = path.partition(":")
     return functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
 
@@ -131,8 +132,7 @@ def canonical(value: Any) -> str:
 
 
 Pairs = tuple[tuple[str, str], ...]
-# The fields that are pairs of names and values.
-_TABLES = ("toolchain", "environment", "sources")
+_TABLES = ("toolchain", "environment", "sources")  # the fields that are pairs of names and values
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class KernelKey:
     host: str  #: the processor level that the host code was compiled for; see `toolchain.host_levels`
     toolchain: Pairs  #: name and version of each distribution that takes part in compiling, and the CUDA variant
     environment: Pairs  #: the CUTE_DSL_* variables that can change the code
-    sources: Pairs  #: the SHA-256 of each module that the kernel is built from; see `sources.fingerprint`
+    sources: Pairs  #: what the kernel is built from; see `sources.Sources.pairs`
 
     @classmethod
     def make(cls, name: str, config: str, *, arch: str, options: str, sources: Pairs) -> KernelKey:

@@ -34,8 +34,7 @@ from forge_core.cache.key import tag, untag
 from forge_core.cache.store import Store
 from forge_core.processes import how_it_ended
 
-# A worker takes about a gigabyte.
-_MAX_JOBS = 16
+_MAX_JOBS = 16  # a worker takes about a gigabyte
 #: A worker that takes longer than this for one kernel is ended.
 TIMEOUT_S = 900.0
 
@@ -193,13 +192,13 @@ def _serve() -> None:
             digest, worker, stderr = running.pop(done)
             with done, stderr:
                 try:
-                    told = done.recv()
+                    result = done.recv()
                     worker.kill()  # whatever else it runs
                     worker.join()
                 except EOFError:
                     worker.join()
-                    told = {"error": f"the worker ended: {_how_it_ended(worker.exitcode or 0, stderr)}"}
-            results.write(json.dumps([digest, told]) + "\n")
+                    result = {"error": f"the worker ended: {_how_it_ended(worker.exitcode or 0, stderr)}"}
+            results.write(json.dumps([digest, result]) + "\n")
             results.flush()
 
 

@@ -31,7 +31,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NamedTuple
 
-#: When Forge was imported; a file that changed later may differ from the imported module.
+#: When forge_core.cache was imported; a file that changed later may differ from the imported module.
 STARTED_NS = time.time_ns()
 
 _BOUNDARY = ("forge_core.cache", "forge_core.op")
@@ -43,7 +43,8 @@ _NOT_FOLLOWED = frozenset({"cutlass", "cuda", "tvm_ffi", "torch", "nvidia_cutlas
 class Sources:
     """The sources that a kernel is built from."""
 
-    # Module and SHA-256 of its source, or top-level package and "distribution==version"; sorted.
+    # Sorted.  A module, with the SHA-256 of its source or "not found"; an installed top-level package, with
+    # "distribution==version", of several separated by spaces, or "no version".
     pairs: tuple[tuple[str, str], ...]
     # Path, time of the last change in ns (of content or metadata) and size of each source file.
     files: tuple[tuple[str, int, int], ...]
@@ -67,9 +68,9 @@ class _Module(NamedTuple):
 def fingerprint(roots: Iterable[str], *, excluded: tuple[str, ...] = _BOUNDARY) -> Sources | None:
     """The fingerprint of modules and of what they import from the project but ``excluded`` packages; imports nothing.
 
-    None if a root has no source file, as in an interactive session.
+    None if a root has no source file, as in an interactive session.  What is not followed, such as torch, adds nothing.
     """
-    _locate.cache_clear()
+    _locate.cache_clear()  # a module may have appeared since the last fingerprint
     roots = set(roots)
     own = {name.partition(".")[0] for name in roots}
     pairs: dict[str, str] = {}

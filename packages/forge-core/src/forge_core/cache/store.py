@@ -46,8 +46,7 @@ OBJECTS = ("kernel.so", "kernel.o")
 LOCK_TIMEOUT_S = 600.0
 #: Anything older in work/ was left by a process that was killed; a lock that was taken longer ago is free.
 LEFTOVER_S = 3600.0
-# The resolution of an entry's time of use.
-_USE_STEP_S = 60.0
+_USE_STEP_S = 60.0  # the resolution of an entry's time of use
 
 
 class Damaged(Exception):  # noqa: N818 - not an error for the caller: a damaged entry is a miss
@@ -81,7 +80,6 @@ class Entry:
         """
         try:
             described: Any = json.loads((folder / DESCRIPTION).read_bytes())
-            written_format = described["format"]
             entry = cls(
                 key=KernelKey.from_description(described["key"]),
                 folder=folder,
@@ -101,8 +99,8 @@ class Entry:
             raise Damaged(folder, "it is not a folder") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Damaged(folder, f"{DESCRIPTION} is not of this kernel: {type(error).__name__}: {error}") from None
-        if written_format != FORMAT or entry.file not in OBJECTS or entry.key.digest != folder.name:
-            found = f"format {written_format!r}, object {entry.file!r}, key {entry.key.digest[:12]}"
+        if described.get("format") != FORMAT or entry.file not in OBJECTS or entry.key.digest != folder.name:
+            found = f"format {described.get('format')!r}, object {entry.file!r}, key {entry.key.digest[:12]}"
             raise Damaged(folder, f"{DESCRIPTION} is not of this kernel: {found}")
         if check and (len(data), hashlib.sha256(data).hexdigest()) != (entry.bytes, entry.sha256):
             raise Damaged(folder, f"{entry.file} has {len(data)} bytes instead of {entry.bytes}, or another checksum")
@@ -128,7 +126,7 @@ class Store:
 
     root: Path  # made by the first write
     max_bytes: int = 0  # above it the least recently used entries are removed; 0 is no limit
-    frozen: bool = False  # read-only: an installed bundle
+    read_only: bool = False  # a bundle
     # What to do if the folder is not safe or cannot be written to.
     remedy: str = "Choose another folder by FORGE_CACHE_DIR, or remove that one."
 
@@ -164,7 +162,7 @@ class Store:
                     check_private(path, remedy=self.remedy)
             entry = Entry.read(folder, check=True)
             now = time.time()
-            if not self.frozen and now - entry.used > _USE_STEP_S:
+            if not self.read_only and now - entry.used > _USE_STEP_S:
                 with contextlib.suppress(PermissionError):
                     os.utime(folder, (now, now))
         except FileNotFoundError:
@@ -174,7 +172,7 @@ class Store:
             return None
         except Damaged as error:
             warn_once(f"the compiled kernel {folder} is damaged and is not used: {error}")
-            if not self.frozen:
+            if not self.read_only:
                 with contextlib.suppress(OSError):  # a read-only folder
                     self.remove(folder)
             return None
@@ -203,8 +201,7 @@ class Store:
         with contextlib.ExitStack() as held:
             try:
                 path = make_private(self.root / "locks") / f"{key.digest}.lock"
-                lock = filelock.FileLock(path, LOCK_TIMEOUT_S, mode=0o600)
-                held.enter_context(lock.acquire(poll_interval=0.02))
+                held.enter_context(filelock.FileLock(path, LOCK_TIMEOUT_S, mode=0o600).acquire(poll_interval=0.02))
                 os.utime(path)  # the file stays after a release: its age is the time since it was last taken
             except filelock.Timeout:
                 warn_once(f"waited {LOCK_TIMEOUT_S:.0f} s for another process to compile kernel {key.digest}")
@@ -260,8 +257,7 @@ class Store:
 
         What remains takes at most ``max_bytes``, with what other processes are writing.
         """
-        removed: list[Path] = []
-        found = []
+        removed, found = list[Path](), []
         for folder in self._folders():
             with contextlib.suppress(FileNotFoundError):
                 found.append((folder.stat().st_mtime, folder, tree_bytes(folder)))

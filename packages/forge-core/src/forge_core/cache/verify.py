@@ -52,7 +52,7 @@ def difference(sources: Sources) -> str | None:
     states = {path: (changed, size) for path, changed, size in sources.files}
     for name, digest in sources.pairs:
         module = sys.modules.get(name)
-        if module is None or len(digest) != 64:  # not imported, or in the key by its version
+        if module is None or len(digest) != 64:  # not imported, or not in the key by its source
             continue
         path = getattr(module, "__file__", None)
         if path not in states:
@@ -126,7 +126,7 @@ class _Comparison:
         for name, value in names.items():
             if name in found:
                 self._check_name(name, found[name], value, names)
-            elif not name.startswith("__") and value is not sys.modules.get(f"{self.module.__name__}.{name}", found):
+            elif not name.startswith("__") and value is not sys.modules.get(f"{self.module.__name__}.{name}", _UNKNOWN):
                 raise _DiffersError(f"{name} is not defined in its source")
 
     def _check_name(self, path: str, nodes: list[ast.AST | None], value: Any, names: Mapping[str, Any]) -> None:
@@ -180,8 +180,7 @@ class _Comparison:
         if isinstance(value, property):
             parts = (value.fget, value.fset, value.fdel)
             return all(self._is_function(path, node, part, names) for part in parts if part is not None)
-        written = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
-        decorators = [_evaluate(each, names) for each in written]
+        decorators = [_evaluate(d.func if isinstance(d, ast.Call) else d, names) for d in node.decorator_list]
         makers = {"builtins", *map(_package, decorators)}
         own = sum(getattr(each, "__code__", None) in self.codes for each in decorators)
         while not (isinstance(value, types.FunctionType) and self._is_code(path, _original_code(value))):

@@ -154,7 +154,7 @@ def stats() -> _Answer:
         "folder": str(store.root),
         "on": current.cache,
         "max_bytes": current.cache_max_bytes,
-        "bundles": [str(shipped.root) for shipped in bundle.installed()],
+        "bundles": [str(shipped.root) for shipped in bundle.all_bundles()],
     }
     limit = decimal(told["max_bytes"]) if told["max_bytes"] else "no limit"
     lines = [
