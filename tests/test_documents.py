@@ -72,6 +72,7 @@ def test_a_week_s_page_is_short_and_begins_with_its_result(package, root):
     if not (week := re.match(r"week\d+", package.path.name)):
         return
     page = root / "docs" / f"{week[0]}.md"
+    assert page.is_file(), f"docs/{page.name}: expected a page with the headings {WEEK}, got none"
     text = page.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 250
     assert headings(page, "##") == WEEK
