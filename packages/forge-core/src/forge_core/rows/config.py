@@ -33,8 +33,9 @@ def realigned_bytes(length: Any, itemsize: int) -> Any:
 class RowConfig:
     """Fields common to all kernels.
 
-    ``align`` is an ``Alignment``, which is ``"whole"`` for one kept dim only, except in ``ColumnConfig``; or
-    ``"skewed"``: neighboring rows whose elements are at any distance from a boundary, another one for each.
+    ``align`` is the ``kind`` of an ``Alignment``, which is ``"whole"`` for one kept dim only, except in
+    ``ColumnConfig``; or ``"skewed"``: neighboring rows whose elements are at any distance from a boundary, another one
+    for each.
     """
 
     binding: Binding
