@@ -47,8 +47,7 @@ class EagerPath:
     """The eager fast path of an operator."""
 
     def __init__(self, rules: Rules, launch_table: LaunchTable) -> None:
-        self._table = launch_table
-        self._schema, self._positions = rules.schema, rules.schema.leading
+        self._table, self._schema, self._positions = launch_table, rules.schema, rules.schema.leading
         self._record = None if rules.backward is None else _recorder(rules, rules.backward)
         self._record_on_cpu = None if rules.cpu_autograd else self._record
         self._seen: dict[Any, Seen] = {}
