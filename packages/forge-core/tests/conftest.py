@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from forge_core.cache import files, sources
+from forge_core.cache import CompileCached, files, sources
 from forge_core.cache.store import FORMAT, Store
 from forge_core.cli import main
 from forge_core.device import SPECS
@@ -356,7 +356,10 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
         return not (listens or x.is_conj() or x.is_neg())
 
     def plant(builder: Any) -> None:
-        monkeypatch.setattr(table, "builder_at", lambda path: builder)
+        found: Any = builder
+        if not isinstance(builder, CompileCached):
+            found = SimpleNamespace(get=lambda config, arch: SimpleNamespace(launch=builder(config, arch=arch)))
+        monkeypatch.setattr(table, "builder_at", lambda path: found)
 
     monkeypatch.setattr(table.devices, "query", lambda device: SPECS["H200"])
     monkeypatch.setattr(table, "_current_device", lambda: -1)  # what a CPU tensor's get_device() is

@@ -55,7 +55,8 @@ TESTS = """
 
         patch = pytest.MonkeyPatch()
         patch.setattr(table.devices, "query", lambda device: SimpleNamespace(arch="sm_90a"))
-        patch.setattr(table, "builder_at", lambda path: lambda config, arch: kernel)
+        cached = SimpleNamespace(get=lambda config, arch: SimpleNamespace(launch=kernel))
+        patch.setattr(table, "builder_at", lambda path: cached)
         plan = lambda target, out, x, variant: Plan("plain", "m:b", None, (7,), "", 0, 0)
         schema = Schema("tiny::double(Tensor x, *, str variant='auto') -> Tensor")
         yield table.LaunchTable(Rules(schema, lambda x, variant: x.to("meta"), None, plan, {}))
@@ -64,18 +65,18 @@ TESTS = """
     def test_two_shapes(launches):
         for shape in ((2, 3), (5,), (2, 3)):
             found = launches.find_or_compile(None, (torch.zeros(shape),), {})
-            found.launch(1, 2)
+            found.function(1, 2)
         assert calls == [(1, 2)] * 3
         assert len({kernel for _, kernel, _ in launches.launches()}) == 1  # one kernel, by its identity
 
     def test_a_shape_that_is_bound_already(launches):
-        launches.find_or_compile(None, (torch.zeros(2, 3),), {}).launch(3)
+        launches.find_or_compile(None, (torch.zeros(2, 3),), {}).function(3)
 
     def test_nothing_is_launched(launches):
-        launches.find_or_compile(None, (torch.zeros(0),), {}).launch(3)
+        launches.find_or_compile(None, (torch.zeros(0),), {}).function(3)
 
     def test_wrong(launches):
-        launches.find_or_compile(None, (torch.zeros(2, 3),), {}).launch(3)
+        launches.find_or_compile(None, (torch.zeros(2, 3),), {}).function(3)
         assert False, "off by one"
 
     @pytest.mark.skip(reason="2 GPUs are needed, 1 found")
@@ -182,9 +183,9 @@ def test_what_is_measured_of_a_kernel(operator, floor, problem, errors):
 
 def test_the_kernels_of_a_week_are_measured(tmp_path, monkeypatch):
     week = Week("tiny", "tiny", "tests", (Kernel("tiny::double", "plain", "", ""),), (Subject(Doubling(), samples),))
-    bind = LaunchTable._bind
+    make_entry = LaunchTable._make_entry
     [(test, shown)] = measure_week(week, Chunk("tiny", "measure"), CPU)
-    assert LaunchTable._bind is bind, "launches are observed while it measures only"
+    assert LaunchTable._make_entry is make_entry, "launches are observed while it measures only"
     assert test == measured("tiny::double/plain")
     assert (shown["outcome"], shown["launched"]) == ("passed", {"tiny::double/plain": {}})
     assert list(measure_week(week, Chunk("tiny", "measure", (measured("tiny::double/other"),)), CPU)) == []

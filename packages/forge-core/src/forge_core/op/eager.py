@@ -29,7 +29,7 @@ from forge_core.op import guard, table
 from forge_core.op.repeat import NOT_SERVED, REFRESH_EVERY, GuardedCall, Seen, Serve, guarded_call, serve_none
 from forge_core.op.rules import Rules
 from forge_core.op.schema import BY_VALUE, INTS, Schema
-from forge_core.op.table import ALIGNMENT_MASK, Entry, LaunchTable
+from forge_core.op.table import ALIGNMENT_MASK, LaunchTable, TableEntry
 
 #: What recording a call needs: how to run it, its positional arguments behind the tensor, its keyword-only arguments.
 Saved: TypeAlias = tuple[Serve, tuple[Any, ...], dict[str, Any]]
@@ -37,7 +37,7 @@ Saved: TypeAlias = tuple[Serve, tuple[Any, ...], dict[str, Any]]
 _CUDA = torch.device("cuda")
 
 #: How a call of one tensor is served: entry of the launch table (None on the CPU), device index, and how to record it.
-Ready: TypeAlias = tuple[Entry | None, int, Saved]
+Ready: TypeAlias = tuple[TableEntry | None, int, Saved]
 
 #: A guarded call of one tensor: guard, address modulo alignment, int argument, ``Rules.ambient()``, how it is served.
 Guarded: TypeAlias = tuple[Callable[[object], bool], int, int | None, Any, Ready | None]
@@ -64,7 +64,7 @@ class EagerPath:
             return None
         return self._seen.get(self._key(args, kwargs))
 
-    def _repeat(self, entry: Entry, serve: Serve, args: Sequence[Any]) -> Any:
+    def _repeat(self, entry: TableEntry, serve: Serve, args: Sequence[Any]) -> Any:
         if self._table.chosen is not None:
             return NOT_SERVED
         self._table.log_hit(entry)
@@ -124,7 +124,9 @@ class EagerPath:
             self._seen[key] = Seen(repeat, entry, on_cuda or self._record_on_cpu is not None)
         return serve(plain)
 
-    def _function(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, on_cuda: bool) -> tuple[Serve, Entry | None]:
+    def _function(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, on_cuda: bool
+    ) -> tuple[Serve, TableEntry | None]:
         """The function that serves a call, unrecorded; with its entry if it serves calls like this one each time."""
         if not on_cuda:
             return _run_reference(self._schema, args, self._table.reference(args, kwargs)), None
@@ -283,16 +285,16 @@ def _of_one_tensor(
         if entry is None or entry.needs_general_path:
             return saved[0]((x,))
         out = new(entry.shape, entry.strides, entry.dtype)
-        entry.launch(address, out.data_ptr(), *entry.arguments, raw_stream(index))
+        entry.function(address, out.data_ptr(), *entry.arguments, raw_stream(index))
         return out
 
     return call
 
 
-def _run_directly(entry: Entry, index: int, args: Sequence[Any]) -> torch.Tensor:
+def _run_directly(entry: TableEntry, index: int, args: Sequence[Any]) -> torch.Tensor:
     """``LaunchTable.run`` without its general path: a launch of one tensor on the current device, as ``call`` ends."""
     out = table._new(entry.shape, entry.strides, entry.dtype)
-    entry.launch(args[0].data_ptr(), out.data_ptr(), *entry.arguments, table._raw_stream(index))
+    entry.function(args[0].data_ptr(), out.data_ptr(), *entry.arguments, table._raw_stream(index))
     return out
 
 

@@ -30,7 +30,7 @@ class Seen(NamedTuple):
     """How an operator serves the calls that match the guards of one."""
 
     serve: Serve
-    entry: table.Entry | None  #: the launch; None on the CPU
+    entry: table.TableEntry | None  #: the launch; None on the CPU
     by_grad_mode: bool  #: whether ``serve`` is of one grad mode; not if autograd differentiates the reference
 
 

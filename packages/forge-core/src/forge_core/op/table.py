@@ -69,7 +69,7 @@ def backend(name: str) -> AbstractContextManager[Any]:
 
 
 @dataclass(eq=False)  # construction of a frozen dataclass takes three times as long
-class Entry:
+class TableEntry:
     """An entry of the launch table: the output to allocate, the compiled kernel and its arguments.
 
     For an operator of several results, ``results`` has shape, strides and dtype of each, and ``shape``, ``strides`` and
@@ -79,7 +79,7 @@ class Entry:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
-    launch: Callable[..., Any]
+    function: Callable[..., Any]
     arguments: tuple[float | tuple[int, ...], ...]
     debug: bool
     name: str  # of the variant
@@ -99,7 +99,7 @@ class LaunchTable:
         self.chosen: str | None = None  #: backend of the operator's CUDA tensors; None: the default
         self._rules = rules
         self._schema = rules.schema
-        self._entries: dict[Any, Entry] = {}
+        self._entries: dict[Any, TableEntry] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -110,7 +110,7 @@ class LaunchTable:
 
     def launches(self) -> list[tuple[str, int, tuple[float | tuple[int, ...], ...]]]:
         """Variant, identity of the compiled kernel, and arguments of each entry."""
-        return [(entry.name, id(entry.launch), entry.arguments) for entry in self._entries.values()]
+        return [(entry.name, id(entry.function), entry.arguments) for entry in self._entries.values()]
 
     # -- backend ------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class LaunchTable:
                 return self.run(self.find_or_compile(out, args, kwargs), out, args)
         return self.run(self.find_or_compile(out, args, kwargs), out, args)
 
-    def find_or_compile(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
+    def find_or_compile(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TableEntry:
         """Returns the entry of a call; on a miss checks, plans and compiles it."""
         x = args[0]
         key: Any = (
@@ -213,7 +213,7 @@ class LaunchTable:
             self._rules.run_fake(self._schema.bind(args, kwargs), on_meta=True)
             raise
         if entry is None:
-            entry = self._bind(out, args, kwargs, debug=debug)
+            entry = self._make_entry(out, args, kwargs, debug=debug)
             if len(self._entries) >= MAX_ENTRIES:
                 self._entries.clear()
             self._entries[key] = entry
@@ -228,12 +228,12 @@ class LaunchTable:
         expected = self._rules.run_fake(named, on_meta=True)
         return self._rules.plan(target, expected if out is None else out, *named.values())
 
-    def log_hit(self, entry: Entry) -> None:
+    def log_hit(self, entry: TableEntry) -> None:
         """Logs a table hit."""
         if log.isEnabledFor(logging.DEBUG):
             log.debug("launch table hit: %s %s", self.name, entry.name)
 
-    def run(self, entry: Entry, out: torch.Tensor | None, args: Sequence[Any]) -> torch.Tensor:
+    def run(self, entry: TableEntry, out: torch.Tensor | None, args: Sequence[Any]) -> torch.Tensor:
         """Launches an entry on the current device, which must be that of the tensors."""
         index = args[0].get_device()
         if out is not None:
@@ -256,14 +256,14 @@ class LaunchTable:
         if entry.numbered:
             self._run_numbered(entry, pointers, scratch, index)
         else:
-            entry.launch(*pointers, *entry.arguments, _raw_stream(index))
+            entry.function(*pointers, *entry.arguments, _raw_stream(index))
         if entry.debug and not torch.cuda.is_current_stream_capturing():
             torch.cuda.synchronize(index)
         found: Any = written if entry.results else written[0]
         result: torch.Tensor = found
         return result
 
-    def _run_numbered(self, entry: Entry, pointers: list[int], scratch: torch.Tensor, index: int) -> None:
+    def _run_numbered(self, entry: TableEntry, pointers: list[int], scratch: torch.Tensor, index: int) -> None:
         """Launches a kernel with a unique number (see :class:`Plan`), negative under graph capture."""
         number = next(_numbers)
         if torch.cuda.is_current_stream_capturing():
@@ -271,7 +271,7 @@ class LaunchTable:
         if _NEVER_WRITTEN:
             scratch.zero_()
         try:
-            entry.launch(*pointers, *entry.arguments, number, _raw_stream(index))
+            entry.function(*pointers, *entry.arguments, number, _raw_stream(index))
         except Exception as error:  # its type depends on whether this process has compiled a kernel
             if not _REFUSED.search(str(error)):
                 raise
@@ -282,7 +282,9 @@ class LaunchTable:
                 requirement="multiprocessors for all blocks at once",
             ) from error
 
-    def _bind(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any], *, debug: bool) -> Entry:
+    def _make_entry(
+        self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any], *, debug: bool
+    ) -> TableEntry:
         """Checks and plans a call, and loads or compiles its kernel."""
         named = self._schema.bind(args, kwargs)
         output = self._rules.run_fake(named, on_meta=True)
@@ -293,14 +295,14 @@ class LaunchTable:
         first, *others = [(tuple(t.shape), t.stride(), t.dtype) for t in outputs]
         results = (first, *others) if others else ()
         if 0 in first[0]:
-            return Entry(*first, _no_op, (), debug, "nothing to do", needs_general_path=True, results=results)
+            return TableEntry(*first, _no_op, (), debug, "nothing to do", needs_general_path=True, results=results)
         target = devices.query(args[0].device)
         plan = self._rules.plan(target, output, *named.values())
         log.debug("%s: %s %s: %s", self._schema.qualified, plan.variant, plan.config, plan.why)
-        kernel = builder_at(plan.builder)(plan.config, arch=target.arch)
-        return Entry(
+        kernel = builder_at(plan.builder).get(plan.config, arch=target.arch)
+        return TableEntry(
             *first,
-            launch=kernel,
+            function=kernel.launch,
             arguments=plan.arguments,
             debug=debug,
             name=plan.variant,

@@ -2,7 +2,7 @@
 
     python -m pytest -p forge_core.proofs.observe --prove JOURNAL ...
 
-Launches are observed where they are bound (``LaunchTable._bind``), except in processes that a test starts.
+Launches are observed where they are planned (``LaunchTable._make_entry``), except in processes that a test starts.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ PROPERTY = "forge_launched"
 def observed() -> Iterator[dict[str, dict[str, str]]]:
     """Observes all launches of this process: kernel -> call as text -> digest of the launch.
 
-    What is bound within the block stays observed after it.
+    What is planned within the block stays observed after it.
     """
     launched: dict[str, dict[str, str]] = {}
-    bind = table.LaunchTable._bind
+    make_entry = table.LaunchTable._make_entry
     # One wrapper for each compiled kernel and name: callers compare kernels by identity.
     known: dict[tuple[str, int], Callable[..., Any]] = {}
 
     def watched(
         self: table.LaunchTable, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, debug: bool
-    ) -> table.Entry:
-        entry = bind(self, out, args, kwargs, debug=debug)
+    ) -> table.TableEntry:
+        entry = make_entry(self, out, args, kwargs, debug=debug)
         if entry.plan is None:
             return entry
         name = f"{self.name}/{entry.name}"
         own = launched.setdefault(name, {})
         if not entry.debug:  # debug code has assertions, so it is other code
             own[describe(self._schema.bind(args, kwargs), out)] = run_digest(entry.plan)
-        kernel = entry.launch
+        kernel = entry.function
 
         def launch(*arguments: Any) -> Any:
             launched.setdefault(name, {})
             return kernel(*arguments)
 
-        return replace(entry, launch=known.setdefault((name, id(kernel)), launch))
+        return replace(entry, function=known.setdefault((name, id(kernel)), launch))
 
-    with mock.patch.object(table.LaunchTable, "_bind", watched):
+    with mock.patch.object(table.LaunchTable, "_make_entry", watched):
         yield launched
 
 
