@@ -62,7 +62,7 @@ class MeanSquareBackward(RowProgram):
 # ## The operator
 #
 #     schema       what a call looks like, to the dispatcher, torch.compile and torch.export
-#     fake         checks a call's metadata and allocates the result; runs without data: the decorated function
+#     fake         checks the arguments and returns an empty tensor like the result: the decorated function
 #     plan         which kernel, with what arguments: from the program, the shapes and the GPU
 #     reference    what it means, in plain PyTorch; serves CPU tensors
 #     gradient     of x: another operator
@@ -98,8 +98,9 @@ def mean_square(x: torch.Tensor, dim: int = -1, *, variant: str = "auto") -> tor
 
 
 # %% [markdown]
-# `row_output` checks a call and allocates its output. The fake at work: tensors on the device `meta` have no data, and
-# wrong calls are refused before anything is launched. `gradcheck` compares the two references, for on a CPU they serve.
+# `row_output` checks the arguments and returns an empty output. The fake at work: tensors on the device `meta` have no
+# data, and wrong calls are refused before anything is launched. `gradcheck` compares the two references, for on a CPU
+# they serve.
 
 # %%
 print(f"  fake: {tuple(mean_square(torch.empty(4096, 8192, device='meta')).shape)}")

@@ -1,4 +1,4 @@
-"""The public operators of week 0: copy and transpose; each body checks a call and allocates its output."""
+"""The public operators of week 0: copy and transpose; each body is its fake implementation."""
 
 from __future__ import annotations
 

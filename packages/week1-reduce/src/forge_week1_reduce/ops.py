@@ -1,7 +1,7 @@
 """The public operators of week 1: sums and their family.
 
-Each body checks a call's metadata and allocates its output; that is the operator's fake, and the first step of a real
-call.  The arithmetic is in ``program``, and ``gradients`` says how the operators are differentiated.
+Each body is the operator's fake implementation (``torch.library.register_fake``), which a call with new metadata runs
+once, on meta tensors.  The arithmetic is in ``program``; ``gradients`` says how the operators are differentiated.
 """
 
 from __future__ import annotations
