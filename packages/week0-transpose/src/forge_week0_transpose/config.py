@@ -126,7 +126,7 @@ def _rows(problem: Problem, rows: Rows, device: Device) -> Found:
         # Rows that end inside a chunk: narrower accesses beat a branch in each.
         narrow = min(nbytes & -nbytes, width)
         width, tail = (narrow, 0) if outer else (width, narrow)
-    chunks = -(-nbytes // width)
+    chunks = nbytes // width + (nbytes % width // tail if tail else 0)  # of a last, incomplete one a thread each tail
     config = RowsConfig(width, len(outer), tail, wide=chunks * entries(outer) >= 2**32)
     return config, (chunks, nbytes // (tail or width), flatten(outer, width // problem.itemsize))
 

@@ -19,7 +19,7 @@ On the H200 more bytes a thread, persistent grids, streaming hints and bulk copi
 
 Bytes moved: each once; the bound is DRAM bandwidth.
 Limits: ``Rows`` needs strides, lengths and both addresses to be multiples of ``width``, except for one contiguous run,
-whose last, incomplete chunk is copied by ``tail`` bytes.  ``Realigned`` needs multiples of an element; it reads inside
+whose last, incomplete chunk is copied by ``tail`` bytes a thread.  ``Realigned`` needs multiples of an element; it reads inside
 the 16-byte chunk that holds the tensor's first element, and never past the end of its last.
 """
 
@@ -44,7 +44,7 @@ class Rows(RowsConfig):
 
     @cute.jit
     def __call__(self, pX: Any, pY: Any, chunks: Any, length: Any, outer: tuple, stream: Any):
-        """Launches a thread for each of the ``chunks`` that a row can touch; ``length`` in elements, or in tails."""
+        """Launches a thread for each of the ``chunks`` that a row can touch, and tails; ``length`` in elements, or tails."""
         name_kernel(self.kernel, self.kernel_name)
         # From the first element of x to behind its last.
         extent = length + sum((n - 1) * stride for n, stride in zip(outer[1::3], outer[2::3], strict=True))
@@ -63,28 +63,25 @@ class Rows(RowsConfig):
             check(chunk < chunks, "the chunk begins inside the row")
             mX, mY = operands((pX, pY), UNSIGNED[self.itemsize], outer, (length,), ((1,), (1,)))
             left = extent - cute.crd2idx((0, *row), mX.layout)
-            self.move(mX[(None, *row)], mY[(None, *row)], chunk, length, left)
+            self.move(mX[(None, *row)], mY[(None, *row)], chunk, chunks, length, left)
 
     @cute.jit
-    def move(self, gX: cute.Tensor, gY: cute.Tensor, chunk: Int64, length: Int64, left: Int64):
+    def move(self, gX: cute.Tensor, gY: cute.Tensor, chunk: Int64, chunks: Int64, length: Int64, left: Int64):
         """Moves a chunk of a row, behind whose first element x has ``left`` elements."""
         if cutlass.const_expr(self.tail == 0):
             gY[chunk] = gX[chunk]
-        else:
-            each = self.itemsize // self.tail
-            if (chunk + 1) * each <= length:
-                gY[chunk] = gX[chunk]
-            else:
-                tX, tY = (tensor(g.iterator, UNSIGNED[self.tail], (length,), (1,)) for g in (gX, gY))
-                for i in cutlass.range(chunk * each, length):
-                    tY[i] = tX[i]
+        elif (chunk + 1) * (self.itemsize // self.tail) <= length:
+            gY[chunk] = gX[chunk]
+        else:  # the last threads have an element each, of an incomplete last chunk
+            tX, tY = (tensor(g.iterator, UNSIGNED[self.tail], (length,), (1,)) for g in (gX, gY))
+            tY[length - (chunks - chunk)] = tX[length - (chunks - chunk)]
 
 
 class Realigned(RealignedConfig, Rows):
     """Rows that begin anywhere."""
 
     @cute.jit
-    def move(self, gX: cute.Tensor, gY: cute.Tensor, chunk: Int64, length: Int64, left: Int64):
+    def move(self, gX: cute.Tensor, gY: cute.Tensor, chunk: Int64, chunks: Int64, length: Int64, left: Int64):
         """Moves a chunk of memory of an output row, as far as the row has it."""
         check(left >= length, "the row lies inside the source")
         # The chunk's first element: negative where the row begins inside the chunk.
