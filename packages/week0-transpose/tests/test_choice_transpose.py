@@ -131,8 +131,12 @@ def test_few_long_lines_unless_whole_tiles_of_vectors_hold_them(size):
         # Of a batch, matrices of 2 KiB and more.
         (transposition(1000, 3, 170), NaiveConfig(4, 3)),
         (transposition(1000, 3, 171), LinesConfig(4, gather=True, batch_rank=1)),
-        # A gap between the columns of an input row; transposed input, which is copied by rows.
-        (transposition(1 << 20, 3, pitch=4), NaiveConfig(4, 2, items=8)),
+        # Gaps behind few columns are read while they are no more than these, and 128 in all.
+        (transposition(1 << 20, 3, pitch=4), LinesConfig(4, gather=False, bits=2, gaps=True)),
+        (transposition(1 << 20, 3, pitch=6), LinesConfig(4, gather=False, bits=1, gaps=True)),
+        (transposition(1 << 20, 3, pitch=7), NaiveConfig(4, 2, items=8)),
+        (transposition(1 << 20, 65, size=2, pitch=129), UnalignedConfig),
+        # Transposed input, which is copied by rows.
         (Problem.make((6, 10), (10, 1), (10, 1), 4), RowsConfig(16)),
     ],
 )
@@ -349,7 +353,7 @@ def test_arguments_are_elements():
     assert (launch.read, launch.written) == (20971520, 20971520)
     assert launch.why
     launch = plan("transpose", transposition(5, 9, 4097, size=2), H200)
-    assert launch.arguments == (9, 4097, 4097, launch.config.groups(9), (5, 5, 9 * 4097, 9 * 4097))
+    assert launch.arguments == (9, 4097, 4097, 9, launch.config.groups(9), (5, 5, 9 * 4097, 9 * 4097))
     launch = plan("transpose", Problem.make((6, 10), (10, 1), (10, 1), 4), H200)
     assert (launch.variant, launch.arguments) == ("rows", (15, 15, (1,)))
     assert plan("copy_transpose", STRIDED, H200, "tiled", 16).arguments == (11, 6, 2, 21, 1, 11, (1,))
@@ -391,7 +395,7 @@ def test_more_tiles_than_a_grid_holds_are_refused(name):
         ("shifted", transposition(64, 64, size=16), r"elements of at most 8 bytes; got 16"),
         ("shifted", transposition(9, 3), r"input rows of at least 16 bytes"),
         ("lines", transposition(129, 129), "2 to 128 rows"),
-        ("lines", transposition(1 << 20, 3, pitch=4), "2 to 128 rows"),
+        ("lines", transposition(1 << 20, 3, pitch=7), "2 to 128 rows"),
         ("rows", transposition(64, 64), r"contiguous in input and output"),
         ("vectorized", STRIDED, r"a batched matrix transpose; got another permutation"),
     ],

@@ -80,6 +80,7 @@ EXAMPLES: dict[str, tuple[str, list[Any]]] = {
             LinesConfig(1, False, 3, loads=2),
             LinesConfig(8, True, 1, 1),
             LinesConfig(16, False, 2, 2, loads=1),
+            *(LinesConfig(size, False, 1, loads=loads, gaps=True) for size in (2, 4, 8) for loads in (2, 4, 8)),
         ],
     ),
     "vectorized": (
@@ -142,7 +143,7 @@ REGISTERS: dict[type, Callable[[Any], int]] = {
     # Its chunks, twice where they are shifted, and a 64-bit address for each.  For bytes in two blocks CUDA 13's
     # assembler takes all that these leave.
     UnalignedConfig: lambda c: 128 if (c.itemsize, c.room) == (1, 2) else 60 + 4 * c.vec * (1 + c.src_shift),
-    LinesConfig: lambda c: max(8 + 8 * c.loads, 32),
+    LinesConfig: lambda c: max(8 + 8 * c.loads, 32) + 8 * c.gaps,
     VectorizedConfig: lambda c: 56 + c.vec * c.src_width // 4,
     RealignedConfig: lambda c: 32,
     RowsConfig: lambda c: 32,

@@ -106,6 +106,11 @@ def test_lines_that_begin_anywhere(dtype: torch.dtype) -> None:
         kept[begin:].view(lines, length + gap)[:, :length] = rows
         week0.transpose_out(columns, out[begin:].view(lines, length + gap)[:, :length], variant="lines")
         assert_same_bits(out, kept, what=f"the inverse of {what}, and all around it")
+        apart = min(lines + gap, 2 * lines, 128)
+        end = begin + (length - 1) * apart + lines  # no gap behind the last row
+        sliced = random_bits((end,), dtype, "cuda", seed=end)[begin:].as_strided((length, lines), (apart, 1))
+        what = f"{length} rows of {lines} columns, {apart} apart, from element {begin}"
+        assert_same_bits(week0.transpose(sliced, variant="lines"), expected_transpose(sliced), what=what)
 
 
 @pytest.mark.gpu

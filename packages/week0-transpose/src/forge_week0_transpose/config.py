@@ -142,12 +142,12 @@ def _realigned(problem: Problem, rows: Rows, device: Device) -> Choice:
 
 def _lines(problem: Problem, few: Few, device: Device) -> Choice:
     """Lines of any alignment: the largest tile of which there are enough."""
-    bits = min((few.lines & -few.lines).bit_length() - 1, 3)
+    bits = min((few.apart & -few.apart).bit_length() - 1, 3)
     for loads, least in LINES_LOADS[few.lines < MIN_LINES[few.gather] :]:
-        config = LinesConfig(problem.itemsize, few.gather, bits, len(few.batch), loads)
-        if groups := config.groups(few.lines):
-            blocks = config.tiles(few.lines, few.length) * entries(few.batch)
-            found = _found(config, (few.lines, few.length, few.pitch, groups, flatten(few.batch)), blocks)
+        config = LinesConfig(problem.itemsize, few.gather, bits, len(few.batch), loads, gaps=few.apart > few.lines)
+        if groups := config.groups(few.apart):
+            blocks = config.tiles(few.apart, few.length) * entries(few.batch)
+            found = _found(config, (few.lines, few.length, few.pitch, few.apart, groups, flatten(few.batch)), blocks)
             if blocks >= least * device.sm_count:
                 break
     return found
@@ -226,7 +226,7 @@ def _by_lines(problem: Problem, m: Matrix, tiles: Choice, device: Device) -> tup
     if not faster or isinstance(lines := _lines(problem, few, device), Refusal):
         return None
     what = f"only {few.lines} {'rows' if few.gather else 'columns'}"
-    if lines[0].tiles(few.lines, few.length) * entries(few.batch) >= LINES_LOADS[-1][1] * device.sm_count:
+    if lines[0].tiles(few.apart, few.length) * entries(few.batch) >= LINES_LOADS[-1][1] * device.sm_count:
         return lines, what
     if m.fill((EDGE, EDGE)) >= FULL:
         return _tiled(problem, m, device, EDGE), f"{what}, and short"

@@ -13,7 +13,7 @@ from typing import ClassVar
 from forge_core.steps import CHUNK, PLAIN, Step, Stepped, Swizzle, contiguous
 
 #: What the name of a kernel says about fields that differ from their defaults.
-FLAGS = {"items": "_x{}", "tail": "_tail{}B", "by_columns": "_cols", "flat": "_flat", "wide": "_wide"}
+FLAGS = {"items": "_x{}", "tail": "_tail{}B", "by_columns": "_cols", "flat": "_flat", "gaps": "_gaps", "wide": "_wide"}
 
 
 @dataclass(frozen=True)
@@ -250,6 +250,7 @@ class LinesConfig(Config):
     bits: int = 0  # the logarithm of the largest power of two, up to 8, that divides the number of lines
     batch_rank: int = 0
     loads: int = 4  # chunks of a thread
+    gaps: bool = False  # between the places of the run, which are read with it
     threads: int = 256  # 32 or more
 
     idea = "2 to 128 rows or columns of any alignment: gathered by element"

@@ -24,16 +24,19 @@ from forge_core.strided import Dim, canonical, entries
 #: Elements of contiguous rows, and the other dims, outermost first.
 Rows = tuple[int, tuple[Dim, ...]]
 
-#: The most lines of :class:`Few`.
-MAX_LINES = 128
+#: The most lines of :class:`Few`, gaps included, and the share of which an input of few columns is the inverse.
+MAX_LINES, MAX_GAP = 128, 2
 
 
 class Few(NamedTuple):
-    """A batch of matrices of few rows, or few columns: the lines; the other of input and output is dense."""
+    """A batch of matrices of few rows, or few columns: the lines; the other of input and output is nearly dense."""
 
     gather: bool  # the lines are the input's rows; otherwise the output's
     lines: int  # how many: 2 to 128
     pitch: int  # elements from one line to the next
+    apart: (
+        int  # elements from one place to the next, on the other side: the lines, and of an input a gap, which is read
+    )
     length: int  # elements of a line
     batch: tuple[Dim, ...]
 
@@ -129,10 +132,11 @@ class Problem:
         if (m := self.matrix()) is None:
             return None
         (rows, x0, _), (cols, _, y1), batch = m
-        few_rows = Few(gather=True, lines=rows, pitch=x0, length=cols, batch=batch)
-        few_cols = Few(gather=False, lines=cols, pitch=y1, length=rows, batch=batch)
-        dense = (few for few, run in ((few_rows, y1), (few_cols, x0)) if run == few.lines <= MAX_LINES)
-        return min(dense, key=attrgetter("lines"), default=None)
+        few_rows = Few(gather=True, lines=rows, pitch=x0, apart=y1, length=cols, batch=batch)
+        few_cols = Few(gather=False, lines=cols, pitch=y1, apart=x0, length=rows, batch=batch)
+        most = {few_rows: rows, few_cols: MAX_GAP * cols}  # gaps are read, not written
+        able = (few for few, apart in most.items() if few.lines <= few.apart <= min(apart, MAX_LINES))
+        return min(able, key=attrgetter("lines"), default=None)
 
     def any_matrix(self) -> Matrix:
         """The problem as a batch of matrices with whatever steps it has, for a kernel that takes any.

@@ -1,7 +1,7 @@
 """Transposition of a matrix with few rows, or few columns, of any number and alignment, through shared memory.
 
     few rows (``gather``)      Y[l * N + n] = X[n * pitch + l]       N = 2 to 128 lines, any number of places l
-    few columns                Y[n * pitch + l] = X[l * N + n]
+    few columns                Y[n * pitch + l] = X[l * apart + n]      apart is N, and a gap
 
 One side is N long lines, the other a single run.  N is an argument of the launch, and lines and run begin anywhere.  A
 chunk is V neighboring elements, aligned to its bytes.  A tile is 8 * groups chunks of each line; shared memory holds
@@ -16,10 +16,11 @@ its run, each chunk of it as aligned as in global memory.  For N = 3, V = 4, few
     gR (1, count):(1, 1)          the run of the tile, N times its places
     sR (run)                      the same, swizzled: chunks that neighbors access by element lie N chunks apart
 
-Few columns go the other way.  What fills no chunk, at either end of a line or of the run, is moved by element.
+Few columns go the other way, with the gaps of their run.  What fills no chunk, at either end of a line or of the run,
+is moved by element.
 
-Bytes moved: 2 * B * N * L * itemsize, each once; the bound is DRAM bandwidth.
-Limits: the pitch of the short side is N (no gap).
+Bytes moved: 2 * B * N * L * itemsize, each once, and the gaps; the bound is DRAM bandwidth.
+Limits: a run that is written has no gaps.
 """
 
 from __future__ import annotations
@@ -42,34 +43,39 @@ class Lines(LinesConfig):
     """The kernel of a configuration."""
 
     @cute.jit
-    def __call__(self, pX: Any, pY: Any, lines: Any, length: Any, pitch: Any, groups: Any, batch: tuple, stream: Any):
-        """Launches a block a tile of ``8 * groups`` chunks of each line; ``pitch`` between lines in elements."""
+    def __call__(
+        self, pX: Any, pY: Any, lines: Any, length: Any, pitch: Any, apart: Any, groups: Any, batch: tuple, stream: Any
+    ):
+        """Launches a block a tile of ``8 * groups`` chunks of each line; ``pitch`` and ``apart`` in elements."""
         places = groups * (8 * self.vec)
         tiles = (length + (places - 1)) // places
         name_kernel(self.kernel, self.kernel_name)
-        self.kernel(pX, pY, (lines, length), pitch, Int32(groups), Uint32(tiles), batch).launch(
+        steps = (pitch, apart) if cutlass.const_expr(self.gaps) else pitch
+        self.kernel(pX, pY, (lines, length), steps, Int32(groups), Uint32(tiles), batch).launch(
             grid=(Int32(tiles * batch[0]), 1, 1), block=(self.threads, 1, 1), smem=self.smem_bytes, stream=stream
         )
 
     @cute.kernel
-    def kernel(self, pX: Any, pY: Any, shape: tuple, pitch: Int64, groups: Int32, tiles: Uint32, batch: tuple):
+    def kernel(self, pX: Any, pY: Any, shape: tuple, steps: Any, groups: Int32, tiles: Uint32, batch: tuple):
         block, (lines, length), places = Uint32(cute.arch.block_idx()[0]), shape, groups * (8 * self.vec)
+        pitch, apart = steps if cutlass.const_expr(self.gaps) else (steps, lines)
         tile = block % tiles if cutlass.const_expr(self.batch_rank > 0) else block
         first = Int64(tile) * places
-        check(lines * groups * 8 <= self.threads * self.loads, "the threads have all chunks of a tile")
+        check(apart * groups * 8 <= self.threads * self.loads, "the threads have all chunks of a tile")
         check(first < length, "the tile begins inside the lines")
-        strides = ((pitch, 1), (1, lines)) if cutlass.const_expr(self.gather) else ((1, lines), (pitch, 1))
+        strides = ((pitch, 1), (1, apart)) if cutlass.const_expr(self.gather) else ((1, apart), (pitch, 1))
         mats = matrices((pX, pY), self.itemsize, shape, strides, batch, block // tiles)
         gL, gR = (cute.domain_offset((0, first), mat) for mat in (mats if self.gather else mats[::-1]))
         lines, left = Int32(lines), Int32(cutlass.min(length - first, Int64(places)))
+        apart, gap = (Int32(apart), Int32(apart) - lines) if cutlass.const_expr(self.gaps) else (lines, 0)
         gL = cute.make_tensor(gL.iterator, cute.make_layout((lines, left), stride=(pitch, 1)))
-        gR = cute.make_tensor(gR.iterator, cute.make_layout((1, left * lines), stride=(1, 1)))
+        gR = cute.make_tensor(gR.iterator, cute.make_layout((1, left * apart - gap), stride=(1, 1)))
         run, swizzle = cute.make_layout(self.smem_bytes // self.itemsize), cute.make_swizzle(*self.swizzle)
         sR = SmemAllocator().allocate_tensor(gR.element_type, run, byte_alignment=1024, swizzle=swizzle)
         # Elements of the run's first chunk that are before the tile.
         skip = (self.vec - head_elements(gR[0, None], self.vec)) & (self.vec - 1)
-        across, along = (gL, self.of_lines(gL, groups, skip), lines), (gR, self.of_run(gR, skip), 1)
-        (gX, loads, step), (gY, stores, apart) = (across, along) if self.gather else (along, across)
+        across, along = (gL, self.of_lines(gL, groups, skip, apart), apart), (gR, self.of_run(gR, skip), 1)
+        (gX, loads, step), (gY, stores, step_y) = (across, along) if self.gather else (along, across)
         # All loads are in flight, and all places found, before the first load is waited for.
         rX, policy = cute.make_rmem_tensor((self.vec, self.loads), gX.element_type), load_policy()
         for m, (place, _, inside) in enumerate(loads):
@@ -78,18 +84,18 @@ class Lines(LinesConfig):
         for m, (_, at, inside) in enumerate(loads):
             self.put(rX[None, m], self.chunk(sR, at, step), inside)
         cute.arch.sync_threads()
-        self.move_ends(gY, sR, skip, apart, load=False)
+        self.move_ends(gY, sR, skip, step_y, load=False)
         for place, at, inside in stores:
-            self.store(self.chunk(sR, at, apart), gY, place, inside)
+            self.store(self.chunk(sR, at, step_y), gY, place, inside)
 
-    def of_lines(self, gL: cute.Tensor, groups: Int32, skip: Int32) -> list:
+    def of_lines(self, gL: cute.Tensor, groups: Int32, skip: Int32, apart: Int32) -> list:
         """A thread's chunks of the lines: where they begin there and in the run, and whether they are in the tile."""
         (lines, left), v, found = gL.shape, self.vec, []
         for m in range(self.loads):
             i = Uint32(cute.arch.thread_idx()[0] + m * self.threads)
             group, n = Int32((i >> 3) // Uint32(lines)), Int32((i >> 3) % Uint32(lines))
             place = (group * 8 + Int32(i & 7)) * v + head_elements(gL[n, None], v)
-            found.append(((n, place), skip + place * lines + n, (group < groups) & (place + v <= left)))
+            found.append(((n, place), skip + place * apart + n, (group < groups) & (place + v <= left)))
         return found
 
     def of_run(self, gR: cute.Tensor, skip: Int32) -> list:
@@ -137,4 +143,4 @@ class Lines(LinesConfig):
                     gX[n, place] = sR[skip + place * step + n]
 
 
-build = builder(Lines, wide=4, dims="batch_rank")
+build = builder(Lines, wide=5, dims="batch_rank")

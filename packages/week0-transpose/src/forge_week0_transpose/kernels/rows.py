@@ -19,8 +19,8 @@ On the H200 more bytes a thread, persistent grids, streaming hints and bulk copi
 
 Bytes moved: each once; the bound is DRAM bandwidth.
 Limits: ``Rows`` needs strides, lengths and both addresses to be multiples of ``width``, except for one contiguous run,
-whose last, incomplete chunk is copied by ``tail`` bytes a thread.  ``Realigned`` needs multiples of an element; it reads inside
-the 16-byte chunk that holds the tensor's first element, and never past the end of its last.
+whose last, incomplete chunk is copied by ``tail`` bytes a thread.  ``Realigned`` needs multiples of an element; it
+reads inside the 16-byte chunk that holds the tensor's first element, and never past the end of its last.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ class Rows(RowsConfig):
 
     @cute.jit
     def __call__(self, pX: Any, pY: Any, chunks: Any, length: Any, outer: tuple, stream: Any):
-        """Launches a thread for each of the ``chunks`` that a row can touch, and tails; ``length`` in elements, or tails."""
+        """Launches a thread for each of the ``chunks`` that a row can touch; ``length`` in elements, or in tails.
+
+        The last chunks may be tails.
+        """
         name_kernel(self.kernel, self.kernel_name)
         # From the first element of x to behind its last.
         extent = length + sum((n - 1) * stride for n, stride in zip(outer[1::3], outer[2::3], strict=True))
