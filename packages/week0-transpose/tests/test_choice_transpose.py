@@ -277,6 +277,17 @@ def test_unaligned_outputs_take_long_tiles(size):
     assert small.row_chunks < config.row_chunks == 32
 
 
+def test_tiles_by_element_are_a_grid_of_three_dimensions_unless_one_is_too_long():
+    walks = [
+        (transposition(40, 2**21 - 32), False),
+        (transposition(2**21, 40), True),
+        (transposition(65536, 9, 9), True),
+    ]
+    configs = [(plan("transpose", problem, H200, "tiled").config, flat) for problem, flat in walks]
+    assert all((config.flat, config.wide) == (flat, False) for config, flat in configs)
+    assert plan("transpose", transposition(2**31, 40, size=1), H200, "tiled").config.wide
+
+
 def test_tiles_that_do_not_fit_a_device_are_passed_over():
     tiny = dataclasses.replace(H200, smem_per_block=32 * 1024)
     config = auto(transposition(16384, 16384, size=1), tiny)
@@ -284,13 +295,13 @@ def test_tiles_that_do_not_fit_a_device_are_passed_over():
     assert config.smem_bytes <= tiny.smem_per_block
 
 
-def test_2_to_the_32_elements_need_wide_numbers_and_2_to_the_31_columns_wide_places():
-    strided = [Problem.make((n, 2), (4, 2), (2, 1), 1) for n in (2**31 - 1, 2**31)]
+def test_2_to_the_31_elements_need_wide_numbers_and_as_many_columns_wide_places():
+    strided = [Problem.make((n, 2), (4, 2), (2, 1), 1) for n in (2**30 - 1, 2**30)]
     assert [plan("copy", p, H200, "naive").config.wide for p in strided] == [False, True]
-    pitched = [Problem.make((n, 16), (32, 1), (16, 1), 1) for n in (2**32 - 1, 2**32)]
+    pitched = [Problem.make((n, 16), (32, 1), (16, 1), 1) for n in (2**31 - 1, 2**31)]
     # Sixteen bytes become one element, and the rows a strided run of them.
     assert [p.itemsize for p in pitched] == [16, 16]
-    rows = [Problem.make((n, 48), (64, 1), (48, 1), 1) for n in (2**32 // 3, 2**32 // 3 + 1)]
+    rows = [Problem.make((n, 48), (64, 1), (48, 1), 1) for n in (2**31 // 3, 2**31 // 3 + 1)]
     assert [plan("copy", p, H200).config.wide for p in rows] == [False, True]
     columns = [transposition(16, n, size=1) for n in (2**31 - 4096 - 16, 2**31 - 4096, 2**34)]
     assert [plan("transpose", p, H200, "vectorized").config.wide for p in columns] == [False, True, True]

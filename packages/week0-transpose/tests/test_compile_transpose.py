@@ -56,7 +56,14 @@ EXAMPLES: dict[str, tuple[str, list[Any]]] = {
     ),
     "tiled": (
         "the tile begins inside the matrix",
-        [TiledConfig(4, 16, 1), TiledConfig(1, 32), TiledConfig(2, 16), TiledConfig(8, 32, 2), TiledConfig(16, 32)],
+        [
+            TiledConfig(4, 16, 1),
+            TiledConfig(1, 32),
+            TiledConfig(2, 16, flat=True),
+            TiledConfig(8, 32, 2),
+            TiledConfig(16, 32),
+            TiledConfig(4, 32, 1, wide=True),
+        ],
     ),
     "shifted": (
         "shifted input rows do not overlap",

@@ -102,7 +102,7 @@ def _found(config: Any, integers: tuple[int | tuple[int, ...], ...], blocks: int
 def _naive(problem: Problem, dims: tuple[Dim, ...], device: Device, items: int = 1) -> Choice:
     """Does every problem."""
     dims = dims or (Dim(1, 0, 0),)
-    return NaiveConfig(problem.itemsize, len(dims), wide=problem.numel >= 2**32, items=items), (flatten(dims),)
+    return NaiveConfig(problem.itemsize, len(dims), wide=problem.numel >= 2**31, items=items), (flatten(dims),)
 
 
 def _unrolled(problem: Problem, device: Device) -> int:
@@ -113,9 +113,15 @@ def _unrolled(problem: Problem, device: Device) -> int:
 def _tiled(problem: Problem, m: Matrix, device: Device, tile_size: int | None = None) -> Choice:
     """Takes any strides."""
     edge = tile_size or (EDGE if min(m.shape) > TILE_SIZES[0] else TILE_SIZES[0])
-    config = TiledConfig(problem.itemsize, edge, len(m.batch))
     integers = (*m.shape, m.rows.src, m.cols.src, m.rows.dst, m.cols.dst, flatten(m.batch))
-    return _found(config, integers, math.prod(_tiles(m, config.tile)))
+    return _in_tiles(TiledConfig(problem.itemsize, edge, len(m.batch)), m, integers)
+
+
+def _in_tiles(config: Any, m: Matrix, integers: tuple[int | tuple[int, ...], ...]) -> Choice:
+    """The launch of a block a tile, in a grid of three dimensions if none is too long."""
+    down, along, count = _tiles(m, config.tile)
+    flat = max(down if config.by_columns else along, count) > MAX_OUTER
+    return _found(replace(config, flat=flat, wide=max(m.shape) >= WIDE), integers, down * along * count)
 
 
 def _rows(problem: Problem, rows: Rows, device: Device) -> Found:
@@ -127,7 +133,7 @@ def _rows(problem: Problem, rows: Rows, device: Device) -> Found:
         narrow = min(nbytes & -nbytes, width)
         width, tail = (narrow, 0) if outer else (width, narrow)
     chunks = nbytes // width + (nbytes % width // tail if tail else 0)  # of a last, incomplete one a thread each tail
-    config = RowsConfig(width, len(outer), tail, wide=chunks * entries(outer) >= 2**32)
+    config = RowsConfig(width, len(outer), tail, wide=chunks * entries(outer) >= 2**31)
     return config, (chunks, nbytes // (tail or width), flatten(outer, width // problem.itemsize))
 
 
@@ -137,7 +143,7 @@ def _realigned(problem: Problem, rows: Rows, device: Device) -> Choice:
     if size > 8:  # such elements lie on 16-byte boundaries
         return Refusal("elements of at most 8 bytes", f"{size}")
     chunks = -(-(length * size + CHUNK - size) // CHUNK)  # that a row can touch: it begins at an element
-    return RealignedConfig(size, len(outer), wide=chunks * entries(outer) >= 2**32), (chunks, length, flatten(outer))
+    return RealignedConfig(size, len(outer), wide=chunks * entries(outer) >= 2**31), (chunks, length, flatten(outer))
 
 
 def _lines(problem: Problem, few: Few, device: Device) -> Choice:
@@ -194,14 +200,12 @@ def _largest(make: Callable[..., VectorizedConfig], key: tuple[str, int, bool], 
         enough = math.prod(_tiles(m, config.tile)) >= least * device.sm_count
         if fill >= FILLED * max(fills) and enough and config.smem_bytes <= device.smem_per_block:
             break
-    down, along, count = _tiles(m, config.tile)
     # Down the rows, neighbors in time extend the same output rows.  But where the input's rows do not begin at lines of
     # memory, tiles side by side share a line in each row, which is fetched again if the neighbor comes late.
     src_shares, dst_shares = (pitch * config.itemsize % LINE != 0 for pitch in (m.rows.src, m.cols.dst))
+    along = _tiles(m, config.tile)[1]
     by_columns = src_shares and not dst_shares and 1 < along <= THRESHOLDS.value("columns_beside", device)
-    flat, wide = max(down if by_columns else along, count) > MAX_OUTER, max(m.shape) >= WIDE
-    integers = (*m.shape, m.rows.src, m.cols.dst, flatten(m.batch))
-    return _found(replace(config, by_columns=by_columns, flat=flat, wide=wide), integers, down * along * count)
+    return _in_tiles(replace(config, by_columns=by_columns), m, (*m.shape, m.rows.src, m.cols.dst, flatten(m.batch)))
 
 
 def _tiles(m: Matrix, tile: tuple[int, int]) -> tuple[int, int, int]:

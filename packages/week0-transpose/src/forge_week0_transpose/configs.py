@@ -23,7 +23,7 @@ class Config(Stepped):
     Attributes:
         itemsize: bytes of an element: 1, 2, 4, 8 or, unless the class says otherwise, 16.
         rank, batch_rank: dimensions around a row or a matrix.
-        wide: places are 64-bit integers: from 2^32 elements or chunks on, or from 2^31 rows or columns.
+        wide: places are 64-bit integers: from 2^31 elements, chunks, rows or columns on.
         threads: of a block.
         idea: of the kernel, in a line.
         pattern: the name of the kernel, formatted with the configuration; :data:`FLAGS` follow.
@@ -141,11 +141,13 @@ class TiledConfig(TileConfig):
 
     edge: int  # of the tile, in elements: 16 or 32
     batch_rank: int = 0
+    flat: bool = False
+    wide: bool = False
     threads: int = 256  # a multiple of the edge
 
     idea = "a padded tile of shared memory, an element a thread and step"
     pattern = "transpose_tiled_{0.itemsize}B_{0.edge}x{0.edge}_b{0.batch_rank}"
-    by_columns = flat = wide = True
+    by_columns = True
     evict_last = False
 
     @property

@@ -5,21 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Int64
+from cutlass import Int32, Int64
 from cutlass.cute.testing import assert_ as check
 
 from forge_core.cute.memory import GLOBAL
 
 
+def divisor(n: Any) -> Any:
+    """A divisor of signed 32-bit integers, whose reciprocal the host calculates; an integer where no code is made."""
+    n = Int32(n)
+    return n if isinstance(n.value, int) else cute.fast_divmod_create_divisor_v2(n)
+
+
 def place(index: Any, sizes: tuple[Any, ...]) -> tuple[Any, ...]:
     """The coordinate of an entry of some dimensions, innermost first; divides by the type of the index.
 
-    CuTe's own ``idx2crd`` divides signed integers, which takes longer and ends at 2^31.
+    CuTe's own ``idx2crd`` divides signed integers, which takes longer and ends at 2^31.  Sizes may be divisors.
     """
     found: list[Any] = []
     for size in sizes[:-1]:
-        found.append(Int64(index % type(index)(size)))
-        index = index // type(index)(size)
+        by = size if isinstance(size, cute.FastDivmodDivisor) else type(index)(size)
+        found.append(Int64(index % by))
+        index = index // by
     return (*found, Int64(index)) if sizes else ()
 
 

@@ -10,7 +10,7 @@
             X at any distance
 
 Bytes moved: a strided read fetches 32 bytes for each element, so the bound is the number of 32-byte sectors touched.
-Limits: none; with 2^32 elements and more the thread's number is 64-bit, which makes the divisions slow.
+Limits: none; with 2^31 elements and more the thread's number is 64-bit, which makes the divisions slow.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint32
+from cutlass import Int32, Int64
 from cutlass.cute.testing import assert_ as check
 
 from forge_core.cute.memory import builder, name_kernel
-from forge_core.cute.strided import operands, place
+from forge_core.cute.strided import divisor, operands, place
 from forge_week0_transpose.configs import NaiveConfig
 from forge_week0_transpose.kernels.tensors import UNSIGNED
 
@@ -36,13 +36,14 @@ class Naive(NaiveConfig):
         """Launches one thread an element, or for ``items`` of them; ``dims`` as of ``operands``."""
         each = self.threads * self.items
         name_kernel(self.kernel, self.kernel_name)
-        self.kernel(pX, pY, dims).launch(
+        sizes = dims[1::3] if cutlass.const_expr(self.wide) else tuple(divisor(n) for n in dims[1::3])
+        self.kernel(pX, pY, dims, sizes).launch(
             grid=(Int32((dims[0] + (each - 1)) // each), 1, 1), block=(self.threads, 1, 1), stream=stream
         )
 
     @cute.kernel
-    def kernel(self, pX: cute.Pointer, pY: cute.Pointer, dims: tuple):
-        count, sizes = dims[0], dims[1::3]
+    def kernel(self, pX: cute.Pointer, pY: cute.Pointer, dims: tuple, sizes: tuple):
+        count = dims[0]
         mX, mY = operands((pX, pY), UNSIGNED[self.itemsize], dims)
         first = Int64(cute.arch.block_idx()[0]) * (self.items * self.threads) + cute.arch.thread_idx()[0]
         rX, places = cute.make_rmem_tensor(self.items, mX.element_type), []
@@ -50,8 +51,7 @@ class Naive(NaiveConfig):
             # Past the end the last element is read again instead of branching, so that all reads are in flight.
             index = cutlass.min(first + i * self.threads, count - 1)
             check((index >= 0) & (index < count), "an element's number is below their count")
-            # Below 2^32 elements 32-bit divisions do, and cost a fifth.
-            places.append(place(index if cutlass.const_expr(self.wide) else Uint32(index), sizes))
+            places.append(place(index if cutlass.const_expr(self.wide) else Int32(index), sizes))
             rX[i] = mX[places[i]]
         for i in cutlass.range_constexpr(self.items):
             if first + i * self.threads < count:

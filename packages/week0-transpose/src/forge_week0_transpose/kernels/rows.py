@@ -29,12 +29,12 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint32
+from cutlass import Int32, Int64
 from cutlass.cute.testing import assert_ as check
 
 from forge_core.cute.copy import copy_if, head_elements, load_unaligned
 from forge_core.cute.memory import builder, elements_at, name_kernel
-from forge_core.cute.strided import operands, place, tensor
+from forge_core.cute.strided import divisor, operands, place, tensor
 from forge_week0_transpose.configs import RealignedConfig, RowsConfig
 from forge_week0_transpose.kernels.tensors import UNSIGNED
 
@@ -51,18 +51,20 @@ class Rows(RowsConfig):
         name_kernel(self.kernel, self.kernel_name)
         # From the first element of x to behind its last.
         extent = length + sum((n - 1) * stride for n, stride in zip(outer[1::3], outer[2::3], strict=True))
-        self.kernel(pX, pY, chunks, length, extent, outer).launch(
+        sizes = (chunks, *outer[1::3])
+        sizes = sizes if cutlass.const_expr(self.wide or self.rank == 0) else tuple(divisor(n) for n in sizes)
+        self.kernel(pX, pY, chunks, length, extent, outer, sizes).launch(
             grid=(Int32((chunks * outer[0] + (self.threads - 1)) // self.threads), 1, 1),
             block=(self.threads, 1, 1),
             stream=stream,
         )
 
     @cute.kernel
-    def kernel(self, pX: cute.Pointer, pY: cute.Pointer, chunks: Int64, length: Int64, extent: Int64, outer: tuple):
+    def kernel(self, pX: Any, pY: Any, chunks: Int64, length: Int64, extent: Int64, outer: tuple, sizes: tuple):
         index = Int64(cute.arch.block_idx()[0]) * self.threads + cute.arch.thread_idx()[0]
         if index < chunks * outer[0]:
-            number = index if cutlass.const_expr(self.wide or self.rank == 0) else Uint32(index)
-            chunk, *row = place(number, (chunks, *outer[1::3]))
+            number = index if cutlass.const_expr(self.wide or self.rank == 0) else Int32(index)
+            chunk, *row = place(number, sizes)
             check(chunk < chunks, "the chunk begins inside the row")
             mX, mY = operands((pX, pY), UNSIGNED[self.itemsize], outer, (length,), ((1,), (1,)))
             left = extent - cute.crd2idx((0, *row), mX.layout)
