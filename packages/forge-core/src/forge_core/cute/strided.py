@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Int64
 from cutlass.cute.testing import assert_ as check
 
 from forge_core.cute.memory import GLOBAL
-
-
-def divisor(n: Any) -> Any:
-    """A divisor of signed 32-bit integers, whose reciprocal the host calculates; an integer where no code is made."""
-    n = Int32(n)
-    return n if isinstance(n.value, int) else cute.fast_divmod_create_divisor_v2(n)
 
 
 def place(index: Any, sizes: tuple[Any, ...]) -> tuple[Any, ...]:

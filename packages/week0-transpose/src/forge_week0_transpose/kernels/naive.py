@@ -22,8 +22,9 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 from cutlass.cute.testing import assert_ as check
 
+from forge_core.cute.math import divisor
 from forge_core.cute.memory import builder, name_kernel
-from forge_core.cute.strided import divisor, operands, place
+from forge_core.cute.strided import operands, place
 from forge_week0_transpose.configs import NaiveConfig
 from forge_week0_transpose.kernels.tensors import UNSIGNED
 
@@ -36,7 +37,7 @@ class Naive(NaiveConfig):
         """Launches one thread an element, or for ``items`` of them; ``dims`` as of ``operands``."""
         each = self.threads * self.items
         name_kernel(self.kernel, self.kernel_name)
-        sizes = dims[1::3] if cutlass.const_expr(self.wide) else tuple(divisor(n) for n in dims[1::3])
+        sizes = dims[1::3] if cutlass.const_expr(self.wide) else tuple(divisor(Int32(n)) for n in dims[1::3])
         self.kernel(pX, pY, dims, sizes).launch(
             grid=(Int32((dims[0] + (each - 1)) // each), 1, 1), block=(self.threads, 1, 1), stream=stream
         )

@@ -33,8 +33,9 @@ from cutlass import Int32, Int64
 from cutlass.cute.testing import assert_ as check
 
 from forge_core.cute.copy import copy_if, head_elements, load_unaligned
+from forge_core.cute.math import divisor
 from forge_core.cute.memory import builder, elements_at, name_kernel
-from forge_core.cute.strided import divisor, operands, place, tensor
+from forge_core.cute.strided import operands, place, tensor
 from forge_week0_transpose.configs import RealignedConfig, RowsConfig
 from forge_week0_transpose.kernels.tensors import UNSIGNED
 
@@ -52,7 +53,7 @@ class Rows(RowsConfig):
         # From the first element of x to behind its last.
         extent = length + sum((n - 1) * stride for n, stride in zip(outer[1::3], outer[2::3], strict=True))
         sizes = (chunks, *outer[1::3])
-        sizes = sizes if cutlass.const_expr(self.wide or self.rank == 0) else tuple(divisor(n) for n in sizes)
+        sizes = sizes if cutlass.const_expr(self.wide or self.rank == 0) else tuple(divisor(Int32(n)) for n in sizes)
         self.kernel(pX, pY, chunks, length, extent, outer, sizes).launch(
             grid=(Int32((chunks * outer[0] + (self.threads - 1)) // self.threads), 1, 1),
             block=(self.threads, 1, 1),
