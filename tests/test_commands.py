@@ -49,7 +49,7 @@ BEFORE = {
     "docs/cache.md": """
 from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.memory import example_arguments
-from forge_week0_transpose.configs import TiledConfig
+from forge_week0_transpose.config import TiledConfig
 from forge_week0_transpose.kernels.tiled import Tiled
 """,
     "docs/proofs.md": """

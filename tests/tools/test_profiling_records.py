@@ -22,7 +22,7 @@ from forge_core.profiling.diagnosis import Needed, diagnose, limited_by
 from forge_core.profiling.layouts import coalescing, conflicts
 from forge_core.profiling.ncu import ProfileError, read_profile
 from forge_core.profiling.occupancy import LEAST_REGISTERS, occupancy
-from forge_week0_transpose.configs import NaiveConfig, RowsConfig, TiledConfig, VectorizedConfig
+from forge_week0_transpose.config import NaiveConfig, RowsConfig, TiledConfig, VectorizedConfig
 
 TOOLS = ("profiling", "ncu_extract", "record", "run")
 FOLDER = Path(__file__).parents[2] / "docs" / "records" / "h200" / "profiling"

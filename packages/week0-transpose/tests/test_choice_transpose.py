@@ -10,17 +10,17 @@ import pytest
 
 from forge_core.device import SPECS
 from forge_core.errors import UnsupportedError
-from forge_week0_transpose.config import TILE_SIZES, VARIANTS, plan
-from forge_week0_transpose.configs import (
+from forge_week0_transpose.config import (
     LinesConfig,
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
+    ShiftedConfig,
     TiledConfig,
-    UnalignedConfig,
     VectorizedConfig,
 )
 from forge_week0_transpose.problem import Problem
+from forge_week0_transpose.selection import TILE_SIZES, VARIANTS, plan
 from forge_week0_transpose.thresholds import THRESHOLDS
 
 H200 = SPECS["H200"]
@@ -62,7 +62,7 @@ def test_large_squares_are_vectorized_and_odd_sizes_shifted_on_every_device(devi
     assert config.smem_bytes <= device.smem_per_block
     if size <= 8:
         config = auto(transposition(8191, 8193, size=size), device)
-        assert isinstance(config, UnalignedConfig)
+        assert isinstance(config, ShiftedConfig)
         assert (config.src_shift, config.dst_shift) == (True, True)
         assert config.smem_bytes <= device.smem_per_block
 
@@ -79,7 +79,7 @@ def test_large_squares_are_vectorized_and_odd_sizes_shifted_on_every_device(devi
 )
 def test_only_the_side_that_needs_it_is_shifted(problem, src, dst):
     config = auto(problem)
-    assert isinstance(config, UnalignedConfig)
+    assert isinstance(config, ShiftedConfig)
     assert (config.src_shift, config.dst_shift) == (src, dst)
 
 
@@ -87,8 +87,8 @@ def test_half_aligned_rows_take_half_as_wide_accesses():
     config = auto(transposition(32768, 1000, size=1))
     assert isinstance(config, VectorizedConfig)
     assert config.src_width == 8
-    assert isinstance(auto(transposition(32768, 1004, size=1)), UnalignedConfig), "4-byte accesses lose to shifting"
-    assert isinstance(auto(transposition(8184, 8200, size=1)), UnalignedConfig), "so do 8-byte ones on both sides"
+    assert isinstance(auto(transposition(32768, 1004, size=1)), ShiftedConfig), "4-byte accesses lose to shifting"
+    assert isinstance(auto(transposition(8184, 8200, size=1)), ShiftedConfig), "so do 8-byte ones on both sides"
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
@@ -108,22 +108,22 @@ def test_few_long_lines_unless_whole_tiles_of_vectors_hold_them(size):
         (transposition(16, 20, 100001, size=2), LinesConfig(2, gather=True, bits=2, batch_rank=1)),
         # Output rows that begin anywhere: lines up to 72 of them, or below 256 bytes.
         (transposition(71, 100_000), LinesConfig(4, gather=True, loads=8)),
-        (transposition(73, 100_000), UnalignedConfig),
+        (transposition(73, 100_000), ShiftedConfig),
         (transposition(86, 400_000, size=2), LinesConfig(2, gather=True, bits=1, loads=8)),
         (transposition(127, 400_000, size=2), LinesConfig(2, gather=True, loads=8)),
-        (transposition(129, 400_000, size=1), UnalignedConfig),
+        (transposition(129, 400_000, size=1), ShiftedConfig),
         # Aligned ones: where less than 0.45 of a tile is full, of 8-byte elements 0.9.
         (transposition(12, 1 << 20), LinesConfig(4, gather=True, bits=2)),
         (transposition(16, 1 << 20), VectorizedConfig),  # 16 of 32 rows
         (transposition(48, 349525, size=1), LinesConfig(1, gather=True, bits=3)),  # 48 of 128
-        (transposition(48, 349525, size=2), UnalignedConfig),  # 48 of 64
+        (transposition(48, 349525, size=2), ShiftedConfig),  # 48 of 64
         (transposition(24, 1 << 20, size=8), LinesConfig(8, gather=True, bits=3)),  # 24 of 32
         (transposition(30, 1 << 20, size=8), VectorizedConfig),
         # Columns likewise, and 0.61 where input rows begin anywhere; of 8-byte elements up to 72 of them.
         (transposition(226719, 19), LinesConfig(4, gather=False)),  # 19 of 32 columns
-        (transposition(226719, 21), UnalignedConfig),
+        (transposition(226719, 21), ShiftedConfig),
         (transposition(226719, 71, size=8), LinesConfig(8, gather=False, loads=8)),
-        (transposition(226719, 73, size=8), UnalignedConfig),
+        (transposition(226719, 73, size=8), ShiftedConfig),
         # Too few elements for as many blocks as multiprocessors: by element, in tiles of 32 x 32 that are 0.9 full.
         (transposition(27, 300, size=2), NaiveConfig(2, 2)),
         (transposition(31, 320, size=2), TiledConfig(2, 32)),
@@ -135,7 +135,7 @@ def test_few_long_lines_unless_whole_tiles_of_vectors_hold_them(size):
         (transposition(1 << 20, 3, pitch=4), LinesConfig(4, gather=False, bits=2, gaps=True)),
         (transposition(1 << 20, 3, pitch=6), LinesConfig(4, gather=False, bits=1, gaps=True)),
         (transposition(1 << 20, 3, pitch=7), NaiveConfig(4, 2, items=8)),
-        (transposition(1 << 20, 65, size=2, pitch=129), UnalignedConfig),
+        (transposition(1 << 20, 65, size=2, pitch=129), ShiftedConfig),
         # Transposed input, which is copied by rows.
         (Problem.make((6, 10), (10, 1), (10, 1), 4), RowsConfig(16)),
     ],
@@ -172,7 +172,7 @@ def test_few_tiles_of_rows_that_begin_anywhere_are_moved_by_element():
     for shape in ((18 * 32, 22 * 32 - 1), (15, 129, 131)):  # 396 tiles, three for each of 132, and 375
         assert auto(transposition(*shape)) == TiledConfig(4, 32, len(shape) - 2)
     for shape in ((18 * 32, 22 * 32 + 1), (16, 129, 131)):
-        assert isinstance(auto(transposition(*shape)), UnalignedConfig)
+        assert isinstance(auto(transposition(*shape)), ShiftedConfig)
     assert isinstance(auto(transposition(18 * 32, 22 * 32)), VectorizedConfig), "aligned rows"
 
 
@@ -248,7 +248,7 @@ def test_the_threshold_counts_the_device_s_multiprocessors():
 )
 def test_blocks_walk_along_columns_where_input_rows_alone_share_lines(shape, size, by_columns):
     config = auto(transposition(*shape, size=size))
-    assert isinstance(config, VectorizedConfig | UnalignedConfig)
+    assert isinstance(config, VectorizedConfig | ShiftedConfig)
     assert config.by_columns is by_columns
 
 
@@ -273,7 +273,7 @@ def test_tiles_that_two_dimensions_of_a_grid_cannot_hold_are_numbered(shape, fla
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_unaligned_outputs_take_long_tiles(size):
     config, small = (auto(transposition(*shape, size=size)) for shape in ((50257, 768), (1023, 1024)))
-    assert isinstance(config, UnalignedConfig) and isinstance(small, UnalignedConfig)
+    assert isinstance(config, ShiftedConfig) and isinstance(small, ShiftedConfig)
     assert small.row_chunks < config.row_chunks == 32
 
 
@@ -429,7 +429,7 @@ def test_a_variant_that_cannot_says_which_can(name, problem, reason):
         ("large_tiles_4", 10, 40, (3072, 3072), 4),
         ("large_tiles_2", 3, 10, (4096, 4096), 2),
         ("large_tiles_1", 1, 6, (4096, 4096), 1),
-        ("unaligned_tiles", 4, 64, (4095, 4097), 4),
+        ("shifted_tiles", 4, 64, (4095, 4097), 4),
         ("columns_beside", 1, 16, (32768, 1000), 2),
     ],
 )

@@ -32,16 +32,16 @@ from forge_core.testing.expectations import (
     compiled_for,
 )
 from forge_core.testing.inputs import matrix_to_plan
-from forge_week0_transpose.config import KERNELS
-from forge_week0_transpose.configs import (
+from forge_week0_transpose.config import (
     LinesConfig,
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
+    ShiftedConfig,
     TiledConfig,
-    UnalignedConfig,
     VectorizedConfig,
 )
+from forge_week0_transpose.selection import KERNELS
 
 pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
 
@@ -68,14 +68,14 @@ EXAMPLES: dict[str, tuple[str, list[Any]]] = {
     "shifted": (
         "shifted input rows do not overlap",
         [
-            UnalignedConfig(4, room=3),
-            UnalignedConfig(2, 16, 8, room=5),
-            UnalignedConfig(1, 16, 8, room=3),
-            UnalignedConfig(8, 8, 8, batch_rank=1, dst_shift=False),
-            UnalignedConfig(2, 16, 8, by_columns=True, dst_shift=False, room=5),
-            UnalignedConfig(1, 32, 8, src_shift=False, room=3),
-            UnalignedConfig(2, 32, 16, src_shift=False),
-            UnalignedConfig(4, 32, 16, src_shift=False, wide=True),
+            ShiftedConfig(4, room=3),
+            ShiftedConfig(2, 16, 8, room=5),
+            ShiftedConfig(1, 16, 8, room=3),
+            ShiftedConfig(8, 8, 8, batch_rank=1, dst_shift=False),
+            ShiftedConfig(2, 16, 8, by_columns=True, dst_shift=False, room=5),
+            ShiftedConfig(1, 32, 8, src_shift=False, room=3),
+            ShiftedConfig(2, 32, 16, src_shift=False),
+            ShiftedConfig(4, 32, 16, src_shift=False, wide=True),
         ],
     ),
     "lines": (
@@ -130,7 +130,7 @@ CONFIGS = [configs for _, configs in EXAMPLES.values()]
 
 def elsewhere(config: Any) -> Any:
     """The configuration that GPUs other than Hopper are given: the largest tiles of bytes have a block less."""
-    large = isinstance(config, UnalignedConfig) and (config.itemsize, config.row_chunks) == (1, 32)
+    large = isinstance(config, ShiftedConfig) and (config.itemsize, config.row_chunks) == (1, 32)
     return replace(config, room=config.room - 1) if large else config
 
 
@@ -149,7 +149,7 @@ REGISTERS: dict[type, Callable[[Any], int]] = {
     TiledConfig: lambda c: 32 if c.itemsize < 16 else 40,
     # Its chunks, twice where they are shifted, and a 64-bit address for each.  For bytes in two blocks CUDA 13's
     # assembler takes all that these leave.
-    UnalignedConfig: lambda c: 128 if (c.itemsize, c.room) == (1, 2) else 60 + 4 * c.vec * (1 + c.src_shift),
+    ShiftedConfig: lambda c: 128 if (c.itemsize, c.room) == (1, 2) else 60 + 4 * c.vec * (1 + c.src_shift),
     LinesConfig: lambda c: max(8 + 8 * c.loads, 32) + 8 * c.gaps,
     VectorizedConfig: lambda c: 56 + c.vec * c.src_width // 4,
     RealignedConfig: lambda c: 32,
@@ -243,11 +243,11 @@ def test_assertions_are_compiled_in_for_debugging_alone(name: str, monkeypatch: 
 OVERLAPPING = """
     import torch
     from forge_core.device import query
-    from forge_week0_transpose.configs import UnalignedConfig
-    from forge_week0_transpose.kernels.unaligned import build
+    from forge_week0_transpose.config import ShiftedConfig
+    from forge_week0_transpose.kernels.shifted import build
     x = torch.zeros(64, 65, dtype=torch.int32, device="cuda")
     out = torch.empty(65, 64, dtype=torch.int32, device="cuda")
-    launch = build(UnalignedConfig(4, 8, 8, dst_shift=False), arch=query(0).arch)
+    launch = build(ShiftedConfig(4, 8, 8, dst_shift=False), arch=query(0).arch)
     stream = torch.cuda.current_stream().cuda_stream
     launch(x.data_ptr(), out.data_ptr(), 64, 65, {pitch}, 64, (1,), stream)
     torch.cuda.synchronize()
@@ -266,4 +266,4 @@ def test_a_wrong_launch_fails_on_the_gpu_when_debugging_and_otherwise_nothing_lo
         assert (done.returncode, output) == (0, "finished\n")
     else:
         assert done.returncode != 0 and "finished" not in output
-        assert "Assertion Error: shifted input rows do not overlap" in output and "unaligned.py" in output
+        assert "Assertion Error: shifted input rows do not overlap" in output and "shifted.py" in output

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from forge_core.profiling.layouts import Panel, of_steps
 from forge_core.steps import CHUNK
 from forge_core.testing.index_maps import check_aligned, check_coalesced, check_conflicts, check_once
-from forge_week0_transpose.configs import (
+from forge_week0_transpose.config import (
     LinesConfig,
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
+    ShiftedConfig,
     TiledConfig,
-    UnalignedConfig,
     VectorizedConfig,
 )
 from forge_week0_transpose.kernels import words
@@ -52,7 +52,7 @@ def test_a_vectorized_tile(config: VectorizedConfig) -> None:
 @pytest.mark.parametrize("shifts", [(True, True), (True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("size, row_chunks, col_chunks", [(1, 16, 8), (1, 32, 8), (2, 8, 8), (4, 32, 16), (8, 16, 8)])
 def test_an_unaligned_tile(size: int, row_chunks: int, col_chunks: int, shifts: tuple[bool, bool]) -> None:
-    config = UnalignedConfig(size, row_chunks, col_chunks, src_shift=shifts[0], dst_shift=shifts[1])
+    config = ShiftedConfig(size, row_chunks, col_chunks, src_shift=shifts[0], dst_shift=shifts[1])
     loads, writes, reads, stores = panels(config)
     row = config.col_chunks * CHUNK
     for name, skipped in (("loads", 0), ("next", CHUNK))[: 1 + shifts[0]]:
@@ -123,7 +123,7 @@ def test_kernels_without_a_tile() -> None:
 # ---- planted -------------------------------------------------------------------------------------------------------
 
 
-SWIZZLED = [VectorizedConfig(2), UnalignedConfig(2), *(LinesConfig(4, True, bits) for bits in (1, 2, 3))]
+SWIZZLED = [VectorizedConfig(2), ShiftedConfig(2), *(LinesConfig(4, True, bits) for bits in (1, 2, 3))]
 
 
 @pytest.mark.parametrize("config", SWIZZLED, ids=lambda config: config.kernel_name)

@@ -12,8 +12,8 @@ from forge_core.device import Device
 from forge_core.dtypes import MOVABLE
 from forge_core.op import Operator, Plan, operator
 from forge_week0_transpose import ref
-from forge_week0_transpose.config import TILE_SIZES, VARIANTS, plan
 from forge_week0_transpose.problem import Problem
+from forge_week0_transpose.selection import TILE_SIZES, VARIANTS, plan
 
 
 def _output(op: str, x: torch.Tensor, *, transposed: bool = True) -> torch.Tensor:

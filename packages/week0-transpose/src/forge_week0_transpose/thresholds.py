@@ -28,9 +28,9 @@ THRESHOLDS = Thresholds(
         _large(8, 4, (2, 4, 10, 20), "768x768 1024x1024 2048x2048", "float64"),
         _large(16, 4, (2, 4, 10, 20), "384x384 512x512 1024x1024", "complex128"),
         Threshold(
-            name="unaligned_tiles",
+            name="shifted_tiles",
             default=4,
-            about="Tiles for each multiprocessor below which `unaligned` takes smaller ones.",
+            about="Tiles for each multiprocessor below which `shifted` takes smaller ones.",
             candidates=(2, 4, 8, 16),
             probes=(
                 _probe("2047x2049 4095x4097 8191x8193", "float32 bfloat16 int8"),

@@ -35,7 +35,7 @@ from cutlass.memory import SmemAllocator
 
 from forge_core.cute.copy import head_elements, load_if, load_policy, neighbors
 from forge_core.cute.memory import builder, name_kernel
-from forge_week0_transpose.configs import LinesConfig
+from forge_week0_transpose.config import LinesConfig
 from forge_week0_transpose.kernels.tensors import matrices
 
 

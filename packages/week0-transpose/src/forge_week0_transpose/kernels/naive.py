@@ -25,7 +25,7 @@ from cutlass.cute.testing import assert_ as check
 from forge_core.cute.math import divisor
 from forge_core.cute.memory import builder, name_kernel
 from forge_core.cute.strided import operands, place
-from forge_week0_transpose.configs import NaiveConfig
+from forge_week0_transpose.config import NaiveConfig
 from forge_week0_transpose.kernels.tensors import UNSIGNED
 
 

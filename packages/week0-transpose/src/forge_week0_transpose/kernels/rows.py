@@ -36,7 +36,7 @@ from forge_core.cute.copy import copy_if, head_elements, load_unaligned
 from forge_core.cute.math import divisor
 from forge_core.cute.memory import builder, elements_at, name_kernel
 from forge_core.cute.strided import operands, place, tensor
-from forge_week0_transpose.configs import RealignedConfig, RowsConfig
+from forge_week0_transpose.config import RealignedConfig, RowsConfig
 from forge_week0_transpose.kernels.tensors import UNSIGNED
 
 

@@ -36,7 +36,7 @@ from cutlass.memory import SmemAllocator
 from forge_core.cute.copy import load_policy
 from forge_core.cute.memory import builder, name_kernel
 from forge_core.steps import PLAIN, Step
-from forge_week0_transpose.configs import TileConfig, TiledConfig
+from forge_week0_transpose.config import TileConfig, TiledConfig
 from forge_week0_transpose.kernels.tensors import matrices, tile_at, tiled_copy
 
 

@@ -16,7 +16,7 @@ the same output rows; ``by_columns`` turns that round for input rows that share 
 
 Bytes moved: 2 * B * M * N * itemsize, each once; the bound is DRAM bandwidth.
 Limits: input rows begin and end at multiples of the width of loads (16 or 8 bytes, not below the element), output rows
-at multiples of 16 bytes; ``unaligned`` takes what is left.
+at multiples of 16 bytes; ``shifted`` takes what is left.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import cutlass.cute as cute
 from cutlass import Uint32
 
 from forge_core.cute.memory import builder
-from forge_week0_transpose.configs import VectorizedConfig
+from forge_week0_transpose.config import VectorizedConfig
 from forge_week0_transpose.kernels.tensors import UNSIGNED
 from forge_week0_transpose.kernels.tiled import TileKernel
 from forge_week0_transpose.kernels.words import interleave

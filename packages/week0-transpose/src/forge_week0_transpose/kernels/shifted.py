@@ -34,12 +34,12 @@ from cutlass.cute.testing import assert_ as check
 from forge_core.cute.copy import copy_if, load_policy, shift_bytes
 from forge_core.cute.memory import builder, elements_at
 from forge_core.steps import CHUNK
-from forge_week0_transpose.configs import UnalignedConfig
+from forge_week0_transpose.config import ShiftedConfig
 from forge_week0_transpose.kernels.tensors import tile_at, tiled_copy
 from forge_week0_transpose.kernels.vectorized import Vectorized
 
 
-class Unaligned(UnalignedConfig, Vectorized):
+class Shifted(ShiftedConfig, Vectorized):
     """The kernel of a configuration."""
 
     def load(self, mX: cute.Tensor, shape: tuple, origin: tuple, thread: Any) -> cute.Tensor:
@@ -130,4 +130,4 @@ class Unaligned(UnalignedConfig, Vectorized):
                             column[row] = line[Int32(row - first)]
 
 
-build = builder(Unaligned, wide=4, dims="batch_rank")
+build = builder(Shifted, wide=4, dims="batch_rank")
