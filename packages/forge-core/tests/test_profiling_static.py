@@ -246,7 +246,7 @@ def test_inspect_shows_what_was_chosen_and_what_it_takes(inspected, tmp_path):
         "forge_week0::transpose: variant tiled on sm_90a (NVIDIA H200)",
         "variant='tiled' was asked for",
         "TiledConfig(itemsize=2, edge=32",
-        "16,384 blocks of 256 threads",
+        "128 x 128 blocks of 256 threads",
         "spills       none",
         "0 bytes static, 2,112 dynamic",
         "occupancy    100.0 %",
