@@ -249,7 +249,7 @@ class LinesConfig(Config):
     """
 
     gather: bool  # the lines are the rows: they are read, and the run is written; otherwise the inverse
-    bits: int = 0  # the logarithm of the largest power of two, up to 8, that divides the number of lines
+    bits: int = 0  # the logarithm of the largest power of two, up to 8, that divides the places' distance
     batch_rank: int = 0
     loads: int = 4  # chunks of a thread
     gaps: bool = False  # between the places of the run, which are read with it
@@ -267,8 +267,8 @@ class LinesConfig(Config):
     def swizzle(self) -> Swizzle:
         """A chunk's number in its line of 128 bytes, XORed with the line's.
 
-        Threads' own chunks lie as many apart as there are lines: where 2^bits divides that, every 2^bits-th line of
-        shared memory has them in the same banks.
+        Threads' own chunks lie as many apart as there are lines, and elements of a gap: where 2^bits divides that,
+        every 2^bits-th line of shared memory has them in the same banks.
         """
         return self.bits, 4, 3
 

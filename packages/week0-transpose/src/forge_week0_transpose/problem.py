@@ -24,8 +24,8 @@ from forge_core.strided import Dim, canonical, entries
 #: Elements of contiguous rows, and the other dims, outermost first.
 Rows = tuple[int, tuple[Dim, ...]]
 
-#: The most lines of :class:`Few`, gaps included, and the share of which an input of few columns is the inverse.
-MAX_LINES, MAX_GAP = 128, 2
+#: The most lines of :class:`Few`, gaps included; rows of few columns lie at most so many times their length apart.
+MAX_LINES, MAX_APART = 128, 2
 
 
 class Few(NamedTuple):
@@ -34,9 +34,7 @@ class Few(NamedTuple):
     gather: bool  # the lines are the input's rows; otherwise the output's
     lines: int  # how many: 2 to 128
     pitch: int  # elements from one line to the next
-    apart: (
-        int  # elements from one place to the next, on the other side: the lines, and of an input a gap, which is read
-    )
+    apart: int  # elements from one place to the next, on the other side: the lines, and of an input a gap
     length: int  # elements of a line
     batch: tuple[Dim, ...]
 
@@ -134,8 +132,8 @@ class Problem:
         (rows, x0, _), (cols, _, y1), batch = m
         few_rows = Few(gather=True, lines=rows, pitch=x0, apart=y1, length=cols, batch=batch)
         few_cols = Few(gather=False, lines=cols, pitch=y1, apart=x0, length=rows, batch=batch)
-        most = {few_rows: rows, few_cols: MAX_GAP * cols}  # gaps are read, not written
-        able = (few for few, apart in most.items() if few.lines <= few.apart <= min(apart, MAX_LINES))
+        most = (few_rows, rows), (few_cols, MAX_APART * cols)  # gaps are read, not written
+        able = (few for few, apart in most if few.lines <= few.apart <= min(apart, MAX_LINES))
         return min(able, key=attrgetter("lines"), default=None)
 
     def any_matrix(self) -> Matrix:

@@ -29,7 +29,7 @@ from forge_week0_transpose.config import (
     TiledConfig,
     VectorizedConfig,
 )
-from forge_week0_transpose.problem import MAX_LINES, Few, Matrix, Problem, Rows
+from forge_week0_transpose.problem import MAX_APART, MAX_LINES, Few, Matrix, Problem, Rows
 from forge_week0_transpose.thresholds import THRESHOLDS
 
 #: Edges of the tiled kernel, in elements, and the one for all but small matrices: it fills 32-byte sectors always.
@@ -272,7 +272,11 @@ ROWS, MATRIX, FEW = Problem.rows, Problem.matrix, Problem.few
 LACKS: Mapping[Callable[[Problem], Any], Refusal] = {
     ROWS: Refusal("rows that are contiguous in input and output", "a permutation"),
     MATRIX: Refusal("a batched matrix transpose", "another permutation"),
-    FEW: Refusal(f"2 to {MAX_LINES} rows (output dense) or columns (input dense)", "another permutation, or more"),
+    FEW: Refusal(
+        f"2 to {MAX_LINES} rows (output dense), or columns (input rows at most {MAX_APART} times their length, and "
+        f"{MAX_LINES} elements, apart)",
+        "another permutation, or more",
+    ),
 }
 
 #: Slowest first; the last five each have the problems they are for.
