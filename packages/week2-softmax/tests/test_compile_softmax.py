@@ -72,7 +72,7 @@ ROWS = {"held": (64, 8192), "grid": (1, 2**19), "stream": (64, 2**20), "split": 
         ((1, 2**24), 1, "split"),
         ((2000, 2**23), 1, "stream"),
         ((4096, 1000), 0, "column"),
-        ((2**20, 1), 1, "column"),
+        ((2**20, 1), 1, "held"),  # a map of all elements
         ((2**31 + 8, 200), 0, "stream"),  # a column would number 2^31 elements by 32 bits
         ((2**31, 8), 1, "held"),  # several rows a block
     ],
@@ -124,6 +124,14 @@ def test_rows_of_a_permuted_tensor_are_transposed_on_chip(rows, length, held):
     assert {getattr(one.config, "held", None) for one in told} == {held}
 
 
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp"])
+def test_rows_of_one_element_are_mapped_together(op):
+    forward, backward = explain(op, (4096, 1)), explain(f"{op}_backward", (4096, 1))
+    for told in (forward, backward):
+        assert not told.config.binding.program.folds
+        assert f".entry {told.config.kernel_name}" in compiled(told)
+
+
 def test_a_length_compiles_no_kernel_of_its_own():
     shapes = [(rows, length) for rows in (500, 40000) for length in range(100, 60000, 397)]
     configs = {explain("softmax", shape, dtype=dtype).config for shape in shapes for dtype in (FP32, BF16)}
@@ -159,6 +167,7 @@ BINDINGS = {
     "softmax-int64-as-bf16": Binding(Softmax(), (torch.int64, BF16), FP32, via=BF16),
     "log_softmax-fp64": Binding(Softmax("log_softmax"), (FP64, FP64), FP64),
     "logsumexp-bf16": Binding(Softmax("logsumexp"), (BF16, BF16), FP32),
+    "logsumexp-of-one-fp32": Binding(Softmax("logsumexp").of_one(), (FP32, FP32), FP32),
     "softmax_backward-bf16-to-fp32": Binding(SoftmaxBackward(), (BF16, BF16, FP32), FP32),
     "log_softmax_backward-fp32-expanded": Binding(SoftmaxBackward("log_softmax"), (FP32,) * 3, FP32, ("grad",)),
     "logsumexp_backward-bf16": Binding(LogsumexpBackward(), (BF16,) * 4, FP32),

@@ -26,6 +26,7 @@ from forge_core.rows import Fold, Operands, RowProgram, exp, log, reciprocal, wh
 __all__ = ["LogsumexpBackward", "Softmax", "SoftmaxBackward"]
 
 ELEMENTWISE, LSE = Operands(("x",), writes=("y",)), Operands(("x",), results=("lse",))
+LSE_OF_ONE = Operands(("x",), writes=("lse",))
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,10 @@ class Softmax(RowProgram):
         top = Fold("max", lambda v, row: v.stored("x"), masked=False)
         return top, Fold("sum", lambda v, row, m: exp(v.x - _base(m), exact=v.exact), masked=False)
 
+    def of_one(self) -> SoftmaxOfOne:
+        """Nothing is added up."""
+        return SoftmaxOfOne(self.op)
+
     def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
         """What is subtracted, and the factor or the logarithm of the sum."""
         m, s = totals
@@ -76,6 +81,22 @@ class Softmax(RowProgram):
 
 
 @dataclass(frozen=True)
+class SoftmaxOfOne(RowProgram):
+    """softmax, log_softmax or logsumexp of rows of one element: 1, 0 or x; the former are NaN where x is not finite."""
+
+    op: str = "softmax"
+
+    @property
+    def operands(self) -> Operands:
+        """One tensor in, one out."""
+        return LSE_OF_ONE if self.op == "logsumexp" else ELEMENTWISE
+
+    def map(self, v: Any, constants: Any) -> tuple[Any, ...]:
+        """The result of each element."""
+        return (v.x if self.op == "logsumexp" else v.x - v.x + float(self.op == "softmax"),)
+
+
+@dataclass(frozen=True)
 class SoftmaxBackward(RowProgram):
     """The gradient of softmax, or of log_softmax, from its result.
 
@@ -86,6 +107,7 @@ class SoftmaxBackward(RowProgram):
     op: str = "softmax"
 
     operands = Operands(("grad", "y"), writes=("dx",))
+    takes_vectors = True
 
     @property
     def folds(self) -> tuple[Fold, ...]:
@@ -103,6 +125,7 @@ class LogsumexpBackward(RowProgram):
     """The gradient of logsumexp, from its input and its result."""
 
     operands = Operands(("x",), scalars=("grad", "lse"), writes=("dx",))
+    takes_vectors = True
 
     def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
         """The gradient of the row's result, and the result."""

@@ -34,7 +34,7 @@ MEASURED = (
 )
 # The battery's; float32 is what gradients and graphs are tried on.
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-CASES = tuple(Case((4, 6, 10), (dim,)) for dim in (-1, 0, 1))
+CASES = (*(Case((4, 6, 10), (dim,)) for dim in (-1, 0, 1)), Case((300, 1), (-1,)))
 LINE = _along(0, (37,))
 SPECIAL = tuple(Case((9, count), (dim,)) for count in (9, 100, 4100) for dim in (0, 1))
 SHAPES_LAID_OUT = ((40, 56), (129, 257), (2, 48, 80), (3, 2, 33, 65))
