@@ -526,6 +526,18 @@ def test_rows_side_by_side_are_read_by_columns():
     assert (name, config.align, config.held) == ("column", "whole", False)
 
 
+def test_held_rows_of_one_kept_dim_have_kernels_without_code_for_several():
+    for x, dim, rank in (
+        (torch.empty(64, 1000, device="meta"), 0, 1),
+        (torch.empty(500, 16, device="meta")[:, :3], 1, 1),
+        (torch.empty(8, 64, 1000, device="meta")[:, :, :500], 1, MANY_DIMS),
+        (torch.empty(50, 10, 16, device="meta")[:, :9, :3], 2, MANY_DIMS),
+    ):
+        tensors = {"x": x, "y": torch.empty_like(x.select(dim, 0))}
+        config = plan_call("total", Total(), tensors, (dim,), H200).config
+        assert (config.rank, config.reduced) == (rank, 1)
+
+
 @pytest.mark.parametrize(
     "rows, length, parted, parts",
     [
@@ -619,7 +631,7 @@ def test_what_cannot_be_done_is_refused_with_the_way_out():
 def test_the_list_is_short(gpu, dtype):
     for broadcast in ((), ("dy",)):
         listed = configurations(Binding(Scaled(), (dtype, dtype, FP32, dtype), FP32, broadcast), SPECS[gpu])
-        assert 24 <= len(listed) <= 64
+        assert 24 <= len(listed) <= 72
         assert len(set(listed)) == len({config.kernel_name for config in listed}) == len(listed)
 
 

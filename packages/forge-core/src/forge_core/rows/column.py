@@ -89,7 +89,7 @@ class Column(ColumnConfig, PartedKernel):
         cluster = Cluster(part, parts) if const_expr(self.blocks > 1) else None
 
         # Rows of this block.  Neighboring blocks have neighboring tiles.
-        outer, tile_index = divmod(block, divisors[1])
+        outer, tile_index = divmod(block, divisors[1]) if const_expr(self.rank > 1) else (Int32(0), block)
         first = Int64(tile_index) * step
         g0 = self.row_of(pointers, length, dims, Int64(outer), first=True, nested=nested)
         g0 = self.neighbor(g0, dims, first)

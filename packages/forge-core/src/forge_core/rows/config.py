@@ -1,7 +1,7 @@
 """Configurations of the row engine's kernels: frozen dataclasses, one compiled kernel each.
 
 Sizes, strides and addresses are runtime arguments of a launch, so that a new shape compiles nothing unless it selects a
-configuration of its program and dtypes that no earlier shape has: there are up to 72.
+configuration of its program and dtypes that no earlier shape has: there are up to 80.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ class RowConfig:
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
-        reduced = f"_r{self.reduced}" if self.reduced > 1 else ""
-        return f"{self.binding.name}_{self.idea}_{self.align}_v{self.vec}_{self.threads}t_c{self.chunks}{reduced}"
+        dims = (f"_k{self.rank}" if self.rank > 1 else "") + (f"_r{self.reduced}" if self.reduced > 1 else "")
+        return f"{self.binding.name}_{self.idea}_{self.align}_v{self.vec}_{self.threads}t_c{self.chunks}{dims}"
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class RowKernel(Pieces):
             others = tuple((size, tuple(strides[i] for i in per_row)) for size, *strides in kept[:0:-1])
             one = nested if nested is not None else reduce(operator.or_, [Uint32(size) for size, _ in others])
             rest, offsets = step_dims(rest, others, offsets, one)
-        begins = {i: offset + rest * kept[0][1 + i] for i, offset in zip(per_row, offsets, strict=True)}
+        begins = {i: offset + rest * kept[0][1 + i] for i, offset in zip(per_row, offsets, strict=True)} if kept else {}
         tensors = {}
         for i, name in enumerate(names.tensors):
             # A bool is a byte of 0 or 1.

@@ -83,8 +83,11 @@ def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
         return persistent_configurations(binding, device)
     held = (c for c in _held_configurations(binding, device) if c.registers <= min(_MOST_REGISTERS, 65536 // c.threads))
     teams = (c for c in persistent_configurations(binding, device) if c.long) if keeps_columns(binding) else ()
-    found = dict.fromkeys((*held, *_streams(binding, device), *_columns(binding, device), *teams))
-    return tuple(map(_interned, found))
+    found = (*held, *_streams(binding, device), *_columns(binding, device), *teams)
+    # Rows that a thread or a tile holds may take too little time to step over code for several kept dims.
+    kept = (c for c in found if isinstance(c, HeldConfig) or (isinstance(c, ColumnConfig) and c.held))
+    one = (replace(c, rank=1) for c in kept if c.reduced)
+    return tuple(map(_interned, dict.fromkeys((*one, *found))))
 
 
 @functools.lru_cache(maxsize=4096)

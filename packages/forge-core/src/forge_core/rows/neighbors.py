@@ -38,13 +38,16 @@ def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnC
     kind, one = problem.column_alignment(binding.widest_vec, COLUMN_THREADS), len(problem.reduced) == 1
     if one and kind in ("shifted", "skewed") and _few(binding, problem):
         kind = "element"
-    able = [c for c in listed(binding, device, ColumnConfig, kind) if c.transposes == problem.transposes]
+    one_kept = len(problem.kept) == 1  # for which tiles that a block holds have kernels of their own
+    found = listed(binding, device, ColumnConfig, kind, "element")
+    found = tuple(c for c in found if (c.rank == 1) == (c.held and one_kept))
+    able = [c for c in found if c.align == kind and c.transposes == problem.transposes]
     # By element, rows with column operands have the kernel for several reduced dims alone.
     able = [config for config in able if one == (config.reduced == 1)] or able
     if problem.transposes:
         return _transposed(able, problem, device)
-    for single in listed(binding, device, ColumnConfig, "element") if one and kind in ("whole", "element") else ():
-        if single.held and not single.transposes:
+    for single in found if one and kind in ("whole", "element") else ():
+        if single.align == "element" and single.held and not single.transposes:
             tiles = tiling(single, problem, device)
             if tiles.parts > (2 if kind == "whole" else 1) or (
                 single.blocks == 1 and _by_element(binding, problem, kind, tiles, single.chunks, device)
