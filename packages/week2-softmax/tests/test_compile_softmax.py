@@ -107,6 +107,9 @@ def test_a_row_of_the_whole_gpu_has_two_blocks_a_multiprocessor_where_several_fo
     [
         (300000, 7, None),
         (300000, 8, True),
+        (16000, 15, None),
+        (16000, 16, True),
+        (20000, 15, True),
         (25695, 1860, True),
         (100000, 600, True),
         (4096, 4096, False),
@@ -130,6 +133,12 @@ def test_rows_of_one_element_are_mapped_together(op):
     for told in (forward, backward):
         assert not told.config.binding.program.folds
         assert f".entry {told.config.kernel_name}" in compiled(told)
+
+
+@pytest.mark.parametrize("rows, length, chunks", [(10**6, 64, 8), (10**6, 65, 16), (10**6, 128, 16), (500, 128, 8)])
+def test_permuted_rows_are_held_by_few_registers_if_that_is_enough(rows, length, chunks):
+    """One block holds 8 groups of as many elements, or two share the row where tiles are few."""
+    assert week2.softmax.explain(meta(length, rows).t(), -1, arch="sm_90a").config.chunks == chunks
 
 
 def test_a_length_compiles_no_kernel_of_its_own():

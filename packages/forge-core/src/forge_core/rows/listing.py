@@ -254,7 +254,7 @@ def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
         if folds and not columns and align == "element" and max_cluster(device) > 1:
             sizes = (COLUMN_THREADS, each * (2 if adds else 1), spare, MANY_DIMS, 1, most)
             yield ColumnConfig(binding, align, *sizes, held=True, blocks=max_cluster(device))
-    sizes = (COLUMN_THREADS, 8, spare, MANY_DIMS, 1, most)
-    for held in (True, False)[not folds :] if names.writes else ():
+    for each, held in (((8, True), (16, True), (8, False)) if folds else ((8, False),)) if names.writes else ():
         blocks, overlap = min(8, max_cluster(device)) if held else 1, not held and device.capability >= (9, 0)
+        sizes = (COLUMN_THREADS, each, spare, MANY_DIMS, 1, most)
         yield ColumnConfig(binding, "element", *sizes, held, overlap, blocks, transposes=True)

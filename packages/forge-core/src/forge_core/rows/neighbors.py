@@ -21,6 +21,8 @@ FEW_MERGED = 16
 HELD_ITERATIONS, TILE_ITERATIONS = 6, 8
 #: Bytes up to which a block reads a tile by vectors for so many iterations where a cluster would share it.
 SMALL, FEW_ITERATIONS = 2**24, 3
+#: Permuted rows of fewer elements are read by a thread each: in any number; at most a block for each multiprocessor.
+ALONE, FEW_ALONE = 8, 16
 #: Vectors of 16 bytes per tile, and tiles for each multiprocessor, from which a block per tile is faster than a cluster
 #: or parts, for ``SHORT`` rows where they are written; beyond so many bytes, whose loads take longer than another
 #: launch, a tile has a cache line.
@@ -95,13 +97,18 @@ def _by_element(binding: Binding, problem: Problem, kind: str, tiles: Tiling, ch
 
 
 def _transposed(able: list[ColumnConfig], problem: Problem, device: Device) -> ColumnConfig | Refusal:
-    """Selects among the configurations of permuted tensors: a cluster per tile, or parts if tiles are few and long."""
-    config, parted = able[0], able[-1]
-    tiles = tiling(config, problem, device)
+    """Selects among the configurations of permuted tensors: a cluster per tile, or parts if tiles are few and long.
+
+    Of clusters the one with the fewest registers that hold a row, or the first.
+    """
+    each = {c: tiling(c, problem, device) for c in able}
+    holds = [c for c, tiles in each.items() if c.held and tiles.parts * tiles.groups * c.chunks >= problem.length]
+    config, parted = (holds or able)[0], able[-1]
+    tiles = each[config]
     # A cluster reads again what its registers do not hold.
     few = tiles.tiles * tiles.parts < target_blocks(config, device)
     if few and problem.length > 2 * tiles.parts * tiles.groups * config.chunks:
-        config, tiles = parted, tiling(parted, problem, device)
+        config, tiles = parted, each[parted]
     return _checked(config, problem, tiles)
 
 
@@ -129,7 +136,8 @@ def by_threads(binding: Binding, problem: Problem, thread: HeldConfig, column: C
     """Whether a short strided row is read faster by one thread than in a tile of neighboring rows."""
     aligned, folds = column.align == "whole", len(binding.program.folds)
     if column.transposes:
-        return problem.length < column.chunks  # a thread reads and writes as many elements of a row there
+        few = problem.rows <= thread.threads * device.sm_count
+        return problem.length < (FEW_ALONE if few else ALONE)
     if not folds and problem.kind == "outer":  # a map: tiles spread few rows over more blocks
         return not aligned and problem.rows >= thread.threads * device.sm_count
     if folds == 1 and aligned and not binding.operands.writes and problem.read_bytes > _STREAMED:
