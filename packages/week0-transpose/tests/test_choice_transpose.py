@@ -288,6 +288,11 @@ def test_tiles_by_element_are_a_grid_of_three_dimensions_unless_one_is_too_long(
     assert plan("transpose", transposition(2**31, 40, size=1), H200, "tiled").config.wide
 
 
+@pytest.mark.parametrize("numel, chunks, tails", [(598, 160 + 1, 299), (600, 150, 150), (3, 3, 3), (127, 32 + 3, 127)])
+def test_elements_behind_the_last_chunk_of_a_run_are_copied_by_warps_of_their_own(numel, chunks, tails):
+    assert plan("copy", Problem.make((numel,), (1,), (1,), 4), H200).arguments[:2] == (chunks, tails)
+
+
 def test_tiles_that_do_not_fit_a_device_are_passed_over():
     tiny = dataclasses.replace(H200, smem_per_block=32 * 1024)
     config = auto(transposition(16384, 16384, size=1), tiny)

@@ -52,7 +52,12 @@ from forge_week0_transpose.kernels import tensors, tiled
 EXAMPLES: dict[str, tuple[str, list[Any]]] = {
     "naive": (
         "an element's number is below their count",
-        [*(NaiveConfig(size, rank) for rank, size in enumerate((4, 1, 2, 8, 16), 1)), NaiveConfig(4, 3, True, 4)],
+        [
+            *(NaiveConfig(size, rank) for rank, size in enumerate((4, 1, 2, 8, 16), 1)),
+            NaiveConfig(4, 3, True, 4),
+            NaiveConfig(4, 4, items=8),
+            NaiveConfig(8, 5, items=8),
+        ],
     ),
     "tiled": (
         "the tile begins inside the matrix",
@@ -88,6 +93,8 @@ EXAMPLES: dict[str, tuple[str, list[Any]]] = {
             LinesConfig(8, True, 1, 1),
             LinesConfig(16, False, 2, 2, loads=1),
             *(LinesConfig(size, False, 1, loads=loads, gaps=True) for size in (2, 4, 8) for loads in (2, 4, 8)),
+            LinesConfig(1, False, 0, 2, loads=8, gaps=True),
+            LinesConfig(16, False, 2, loads=1, gaps=True),
         ],
     ),
     "vectorized": (

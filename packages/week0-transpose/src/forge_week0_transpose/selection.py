@@ -132,7 +132,9 @@ def _rows(problem: Problem, rows: Rows, device: Device) -> Found:
         # Rows that end inside a chunk: narrower accesses beat a branch in each.
         narrow = min(nbytes & -nbytes, width)
         width, tail = (narrow, 0) if outer else (width, narrow)
-    chunks = nbytes // width + (nbytes % width // tail if tail else 0)  # of a last, incomplete one a thread each tail
+    chunks = nbytes // width
+    if tail:  # a thread for each tail of the last, incomplete chunk, in warps that wait for no chunk
+        chunks = -(-chunks // 32) * 32 + nbytes % width // tail
     config = RowsConfig(width, len(outer), tail, wide=chunks * entries(outer) >= 2**31)
     return config, (chunks, nbytes // (tail or width), flatten(outer, width // problem.itemsize))
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Int32, Int64, Uint32
 from cutlass.cute.testing import assert_ as check
 
 from forge_core.cute.math import divisor
@@ -37,14 +37,16 @@ class Naive(NaiveConfig):
         """Launches one thread an element, or for ``items`` of them; ``dims`` as of ``operands``."""
         each = self.threads * self.items
         name_kernel(self.kernel, self.kernel_name)
-        sizes = dims[1::3] if cutlass.const_expr(self.wide) else tuple(divisor(Int32(n)) for n in dims[1::3])
+        # Reciprocals gain at the first read; of several elements in flight they would take a quarter more registers.
+        plain = cutlass.const_expr(self.wide or self.items > 1)
+        sizes = dims[1::3] if plain else tuple(divisor(Int32(n)) for n in dims[1::3])
         self.kernel(pX, pY, dims, sizes).launch(
             grid=(Int32((dims[0] + (each - 1)) // each), 1, 1), block=(self.threads, 1, 1), stream=stream
         )
 
     @cute.kernel
     def kernel(self, pX: cute.Pointer, pY: cute.Pointer, dims: tuple, sizes: tuple):
-        count = dims[0]
+        count, number = dims[0], Int64 if self.wide else Uint32 if self.items > 1 else Int32
         mX, mY = operands((pX, pY), UNSIGNED[self.itemsize], dims)
         first = Int64(cute.arch.block_idx()[0]) * (self.items * self.threads) + cute.arch.thread_idx()[0]
         rX, places = cute.make_rmem_tensor(self.items, mX.element_type), []
@@ -52,7 +54,7 @@ class Naive(NaiveConfig):
             # Past the end the last element is read again instead of branching, so that all reads are in flight.
             index = cutlass.min(first + i * self.threads, count - 1)
             check((index >= 0) & (index < count), "an element's number is below their count")
-            places.append(place(index if cutlass.const_expr(self.wide) else Int32(index), sizes))
+            places.append(place(number(index), sizes))
             rX[i] = mX[places[i]]
         for i in cutlass.range_constexpr(self.items):
             if first + i * self.threads < count:

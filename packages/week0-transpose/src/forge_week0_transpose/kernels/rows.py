@@ -78,7 +78,8 @@ class Rows(RowsConfig):
             gY[chunk] = gX[chunk]
         elif (chunk + 1) * (self.itemsize // self.tail) <= length:
             gY[chunk] = gX[chunk]
-        else:  # the last threads have an element each, of an incomplete last chunk
+        elif chunks - chunk <= length % (self.itemsize // self.tail):
+            # The last threads have an element each, of an incomplete last chunk.
             tX, tY = (tensor(g.iterator, UNSIGNED[self.tail], (length,), (1,)) for g in (gX, gY))
             tY[length - (chunks - chunk)] = tX[length - (chunks - chunk)]
 
