@@ -50,15 +50,15 @@ class Lines(LinesConfig):
         places = groups * (8 * self.vec)
         tiles = (length + (places - 1)) // places
         name_kernel(self.kernel, self.kernel_name)
-        steps = (pitch, apart) if cutlass.const_expr(self.gaps) else pitch
-        self.kernel(pX, pY, (lines, length), steps, Int32(groups), Uint32(tiles), batch).launch(
+        distances = (pitch, apart) if cutlass.const_expr(self.gaps) else pitch
+        self.kernel(pX, pY, (lines, length), distances, Int32(groups), Uint32(tiles), batch).launch(
             grid=(Int32(tiles * batch[0]), 1, 1), block=(self.threads, 1, 1), smem=self.smem_bytes, stream=stream
         )
 
     @cute.kernel
-    def kernel(self, pX: Any, pY: Any, shape: tuple, steps: Any, groups: Int32, tiles: Uint32, batch: tuple):
+    def kernel(self, pX: Any, pY: Any, shape: tuple, distances: Any, groups: Int32, tiles: Uint32, batch: tuple):
         block, (lines, length), places = Uint32(cute.arch.block_idx()[0]), shape, groups * (8 * self.vec)
-        pitch, apart = steps if cutlass.const_expr(self.gaps) else (steps, lines)
+        pitch, apart = distances if cutlass.const_expr(self.gaps) else (distances, lines)
         tile = block % tiles if cutlass.const_expr(self.batch_rank > 0) else block
         first = Int64(tile) * places
         check(apart * groups * 8 <= self.threads * self.loads, "the threads have all chunks of a tile")

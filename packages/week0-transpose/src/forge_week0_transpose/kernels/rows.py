@@ -45,9 +45,9 @@ class Rows(RowsConfig):
 
     @cute.jit
     def __call__(self, pX: Any, pY: Any, chunks: Any, length: Any, outer: tuple, stream: Any):
-        """Launches a thread for each of the ``chunks`` that a row can touch; ``length`` in elements, or in tails.
+        """Launches a thread for each of the ``chunks`` that a row can touch; ``length`` in elements.
 
-        The last chunks may be tails.
+        With tails ``length`` is in tails; ``chunks`` counts whole chunks up to a whole warp, and tails.
         """
         name_kernel(self.kernel, self.kernel_name)
         # From the first element of x to behind its last.
