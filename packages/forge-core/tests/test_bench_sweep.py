@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from forge_core.bench import Peer, plan, runner, sweep
+from forge_core.bench.inputs import LAYOUTS
 from forge_core.bench.records import CaseRecord, load
 from forge_core.cli import BAD_USAGE, REGRESSION
 from forge_core.errors import BenchmarkError
@@ -25,7 +26,7 @@ def test_a_seed_draws_the_same_cases_and_another_one_others():
     assert all(2**9 <= case.nbytes <= 2**30 for case in drawn)
     # Log-uniform: about as many below the geometric middle as above it.
     assert 70 < sum(case.nbytes < 2**20 for case in drawn) < 130
-    assert {case.layout for case in drawn} == {"contiguous", "permuted", "offset", "sliced"}
+    assert {case.layout for case in drawn} == {*LAYOUTS}
     assert {str(case.dtype) for case in drawn} == {"torch.float32", "torch.bfloat16"}
     assert {len(case.shape) for case in drawn} == {2, 3}
 
@@ -100,6 +101,7 @@ def test_slow_cases_are_measured_once_more_with_more_samples(forge, tmp_path, mo
     "shape, layout, expected",
     [
         ((512, 512), "sliced", "small"),
+        ((5120, 512), "stepped", "strided"),
         ((4096, 4096), "permuted", "strided"),
         ((16, 1048576), "contiguous", "few rows"),
         ((1048576, 64), "contiguous", "tall"),

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import torch
 
-#: contiguous; the last two dimensions swapped in memory; one element past an aligned address; rows of a wider matrix.
-LAYOUTS = ("contiguous", "permuted", "offset", "sliced")
+#: contiguous; the last two dimensions swapped in memory; one element past an aligned address; rows of a wider
+#: matrix; every second column.
+LAYOUTS = ("contiguous", "permuted", "offset", "sliced", "stepped")
 
 
 def generator_for(device: torch.device, *, seed: int, what: str) -> torch.Generator:
@@ -45,6 +46,8 @@ def random_tensor(
         return _values((math.prod(shape) + 1,), dtype, device, generator)[1:].view(shape)
     if layout == "sliced":
         return _values((*shape[:-1], shape[-1] + 1), dtype, device, generator)[..., :-1]
+    if layout == "stepped":
+        return _values((*shape[:-1], 2 * shape[-1]), dtype, device, generator)[..., ::2]
     return _values(shape, dtype, device, generator)
 
 

@@ -35,13 +35,13 @@ WORST = 10
 SLOW, TIMES = 0.90, 5
 _AGAIN = f"Measured again, with {TIMES} times the samples."
 #: How often each of LAYOUTS is drawn.
-_WEIGHTS = (14, 2, 2, 2)
+_WEIGHTS = (12, 2, 2, 2, 2)
 _LEAST_BYTES = 1024
 
 #: Classes of problems; a case is of the first that applies.
 CLASSES: dict[str, Callable[[CaseRecord, int], bool]] = {
     "small": lambda case, size: math.prod(case.shape) * size <= 2 * 2**20,
-    "strided": lambda case, size: case.layout in ("permuted", "sliced"),
+    "strided": lambda case, size: case.layout in ("permuted", "sliced", "stepped"),
     "few rows": lambda case, size: math.prod(case.shape[:-1]) < 128,
     "tall": lambda case, size: case.shape[-1] <= 64,
     "long": lambda case, size: case.shape[-1] >= 32768,

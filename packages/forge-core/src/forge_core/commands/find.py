@@ -43,7 +43,7 @@ call_options = with_options(
     click.argument("operator"),
     click.option("--shape", required=True, help="The first input's sizes, for example 4096x4096."),
     click.option("--dtype", required=True, help="Its dtype, for example bfloat16."),
-    click.option("--layout", default="contiguous", help="contiguous (default), permuted, offset or sliced."),
+    click.option("--layout", default="contiguous", help="contiguous (default), permuted, offset, sliced or stepped."),
     click.option("--arch", type=ARCH, default="sm_90a", help="The architecture, or a GPU such as H100."),
     click.option("--variant", default="auto", show_default=True, help="The kernel to look at."),
     click.option("--arg", "arguments", multiple=True, callback=_pairs, help="A further argument, NAME=VALUE."),
