@@ -188,8 +188,8 @@ def _unaligned(problem: Problem) -> str:
 def _fitting(configs: Iterable[HeldConfig], problem: Problem) -> list[HeldConfig]:
     """The configurations that hold rows of this length."""
     near = max(problem.rows, problem.length) >= LIMIT >> 10  # below, no 32-bit limit can be reached
-    able = (c for c in configs if problem.length < c.limit and len(problem.kept) <= c.rank)
-    return [c for c in able if not (near and not _counts(c, problem))]
+    length, rank = problem.length, len(problem.kept)
+    return [c for c in configs if length < c.limit and rank <= c.rank and not (near and not _counts(c, problem))]
 
 
 def _counts(config: HeldConfig, problem: Problem) -> bool:
