@@ -9,7 +9,7 @@ from typing import NamedTuple
 from forge_core.choice import power_of_two
 from forge_core.cute import SLOT_BYTES
 from forge_core.device import Device
-from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig, realigned_bytes
+from forge_core.rows.config import COLUMN_THREADS, ColumnConfig, HeldConfig, RowConfig, realigned_bytes
 from forge_core.rows.problem import Dim, Problem
 from forge_core.rows.teams import PersistentConfig, team_sizes
 
@@ -32,16 +32,17 @@ def arguments(
     config: RowConfig, problem: Problem, device: Device, chosen_for: Problem | None = None
 ) -> tuple[int, ...]:
     """The integers that a kernel is launched with: see ``RowKernel.unpack``.  ``chosen_for`` decides the block size."""
-    kept = _padded(problem.kept, config.rank, behind=not isinstance(config, ColumnConfig))
-    reduced = _padded(problem.reduced, config.reduced) if config.reduced else ()
+    # Behind the outermost one, dims of size 1 cost no divisions; a tile's rows are along the innermost.
+    behind = len(problem.kept) - isinstance(config, ColumnConfig)
+    kept = _padded(problem.kept, config.rank, behind)
+    reduced = _padded(problem.reduced, config.reduced, 0) if config.reduced else ()
     return (problem.length, *_sizes(config, chosen_for or problem, device), *kept, *reduced)
 
 
-def _padded(dims: tuple[Dim, ...], rank: int, *, behind: bool = False) -> list[int]:
-    """Sizes and strides, padded to ``rank`` dims of size 1; ``behind``: at the end, for the first needs no division."""
-    found = [n for dim in dims for n in (dim.size, *dim.strides)]
-    ones = [1, *[0] * len(dims[0].strides)] * (rank - len(dims))
-    return found + ones if behind else ones + found
+def _padded(dims: tuple[Dim, ...], rank: int, at: int) -> list[int]:
+    """Sizes and strides of ``rank`` dims: dims of size 1 are inserted at index ``at``."""
+    ones = (Dim(1, (0,) * len(dims[0].strides)),) * (rank - len(dims))
+    return [n for dim in dims[:at] + ones + dims[at:] for n in (dim.size, *dim.strides)]
 
 
 def _sizes(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ...]:
@@ -99,6 +100,8 @@ class Tiling(NamedTuple):
 def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
     """The tiling of a problem for a configuration that supports it."""
     target, program = target_blocks(config, device), config.binding.program
+    if problem.length > COLUMN_THREADS and not problem.neighboring(device.sm_count):
+        problem = problem.row_by_row()
     if config.transposes:
         return _transposed_tiling(config, problem, target, config.resident * device.sm_count)
     if config.blocks > 1:

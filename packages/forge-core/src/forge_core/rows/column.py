@@ -1,7 +1,7 @@
 """Neighboring threads have neighboring rows, which are not contiguous, as in softmax(x, 0) and softmax(x.t(), 1).
 
-A block has a tile of ``width`` neighboring rows.  Its threads cover several element indices of the tile at once and
-advance along the rows in steps:
+A block has a tile of ``width`` neighboring rows, or one row.  Its threads cover several element indices of the tile at
+once and advance along the rows in steps:
 
                  rows ->  thread 0   thread 1   ...    a thread reads a vector, up to 16 bytes
     step 0       n = 0    [16 B]     [16 B]
@@ -54,7 +54,8 @@ class Column(ColumnConfig, PartedKernel):
         groups = threads * self.vec // width
         steps = (Int32(length) + (edge + width - 1) // width + groups - 1) // groups
         span = ((steps + (self.chunks - 1)) // self.chunks + parts - 1) // parts * self.chunks
-        divisors = divisor(width), divisor(Int32(tiles))
+        along = divisor(Int32(grouped(self, dims)[-1][0])) if const_expr(self.reduced == 2) else None
+        divisors = divisor(width), divisor(Int32(tiles)), along
         sizes = (Int32(length), self.nested(dims, first=True), width, Int32(step), threads, groups, steps, span, parts)
         # Constants that all rows need first: fewer cache lines of them are waited for.
         inner_first = dims[self.others :] + dims[: self.others]
@@ -93,7 +94,8 @@ class Column(ColumnConfig, PartedKernel):
         first = Int64(tile_index) * step
         g0 = self.row_of(pointers, length, dims, Int64(outer), first=True, nested=nested)
         g0 = self.neighbor(g0, dims, first)
-        tile = Tile.of(self, g0, (width, divisors[0], step, threads, groups), length, (first, inner - first), policy)
+        counts = width, divisors[0], divisors[2], step, threads, groups
+        tile = Tile.of(self, g0, counts, length, (first, inner - first), policy)
         g, gs = self.neighbor(g0, dims, tile.first), [self.neighbor(g0, dims, column) for column in tile.columns()]
         row_values = [self.row_values(g, length, numbers) for g in gs]
         begin, end = part * span, cutlass.min(part * span + span, steps)

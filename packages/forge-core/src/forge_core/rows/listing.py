@@ -43,9 +43,9 @@ _STAGED_SHORT, _STAGED_MOMENTS = (512, 9, 6), (384, 11, 7)
 # Rows of up to 128 vectors: threads per block, lanes per row, chunks.
 _WARP_ROWS = ((128, 1, 2), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
 # Rows that are read by element, shorter than ``Problem.least``: threads per block, lanes per row, elements per lane,
-# rows per lane group; of programs that only reduce, that also write, and with column operands.  Rows of one thread may
-# be strided, but not with column operands.
-_LONG_ROWS = ((128, 1, 16, 1), (128, 1, 32, 1))
+# rows per lane group; of programs that only reduce, that also write, and with column operands.  Rows of a thread or a
+# warp may be strided, but not with column operands.
+_LONG_ROWS = ((128, 1, 16, 1), (128, 1, 32, 1), (128, 32, 8, 1))
 _REDUCED_ROWS = ((128, 1, 4, 4), (128, 1, 8, 4), *_LONG_ROWS, (128, 16, 8, 1), (512, 0, 8, 1))
 _WRITTEN_ROWS = ((128, 1, 4, 2), (128, 1, 8, 1), *_LONG_ROWS, (128, 2, 4, 2), (128, 4, 6, 1), (128, 8, 8, 1))
 _COLUMN_ROWS = (
@@ -109,7 +109,8 @@ def _held_configurations(binding: Binding, device: Device) -> Iterator[HeldConfi
     older = moments and device.capability < (9, 0)
 
     def held(align: str, threads: int, lanes: int, chunks: int, blocks: int = 1, **more: Any) -> HeldConfig:
-        dims = (1, 0) if align == "whole" else (MANY_DIMS, int(align == "element" and lanes == 1 and not columns))
+        strided = align == "element" and lanes in (1, 32) and not columns
+        dims = (1, 0) if align == "whole" else (MANY_DIMS, int(strided))
         spare, most = spare_registers(device) + 8 * older, device.sm_threads
         # Aligned vectors of several column operands need fewer registers than estimated, most of all of one fp32 row.
         less = (16 if threads == 512 else 24 * short) if "columns_realigned" in more else 0
@@ -237,13 +238,15 @@ def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
     # A vector of shifted rows has elements of several reduced indices, each with its own element of a column operand.
     chunks = {"whole": max(1, 16 // words), "shifted": max(1, 16 // words // max(1, len(columns)))}
     for align, each in {**chunks, "skewed": chunks["whole"], "element": 8}.items():
-        kinds = [(True, 1)] if align in chunks or not columns else []
-        kinds += [(False, 1)] if align != "element" or not columns else []
+        # By element, rows with column operands take the kernels for two reduced dims.
+        dims = (1,) if align != "element" else (2,) if columns else (1, 2)
+        skewed = align == "skewed" and bool(columns)  # read without a block for a whole tile
+        kinds = [(held, reduced) for held in (True, False)[skewed:] for reduced in dims]
         kinds += [(False, MANY_DIMS)] if align == "element" else []
         for held, reduced in kinds:
             longer = folds and not held and not columns
             if align == "element":
-                more = 2 if reduced == 1 and (adds or longer) else 1
+                more = 2 if reduced <= 2 and (adds or longer) else 1
             else:
                 more = (max(1, binding.widest_vec // 4) if merged else 2 if adds else 1) if longer else 1
             overlap = not held and device.capability >= (9, 0)

@@ -1,4 +1,4 @@
-"""Selects the configuration of ``column``, and whether it is faster than a block or a thread for each row."""
+"""Selects the configuration of ``column``, and whether it is faster than a thread or a warp for each row."""
 
 from __future__ import annotations
 
@@ -37,19 +37,22 @@ def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnC
         return Refusal("neighboring rows with neighboring elements", "contiguous rows")
     if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
         return Refusal(f"at most {MANY_DIMS} dims that cannot be merged", "more")
-    kind, one = problem.column_alignment(binding.widest_vec, COLUMN_THREADS), len(problem.reduced) == 1
-    if one and kind in ("shifted", "skewed") and _few(binding, problem):
+    kind = problem.column_alignment(binding.widest_vec, COLUMN_THREADS)
+    if kind in ("shifted", "skewed") and _few(binding, problem):
         kind = "element"
     one_kept = len(problem.kept) == 1  # for which tiles that a block holds have kernels of their own
-    found = listed(binding, device, ColumnConfig, kind, "element")
-    found = tuple(c for c in found if (c.rank == 1) == (c.held and one_kept))
-    able = [c for c in found if c.align == kind and c.transposes == problem.transposes]
-    # By element, rows with column operands have the kernel for several reduced dims alone.
-    able = [config for config in able if one == (config.reduced == 1)] or able
+    found = [
+        c
+        for c in listed(binding, device, ColumnConfig, kind, "element")
+        if c.transposes == problem.transposes and (c.rank == 1) == (c.held and one_kept)
+    ]
+    dims = {align: _reduced(found, align, problem) for align in (kind, "element")}
+    found = [c for c in found if c.reduced == dims[c.align]]
+    able = [c for c in found if c.align == kind]
     if problem.transposes:
         return _transposed(able, problem, device)
-    for single in found if one and kind in ("whole", "element") else ():
-        if single.align == "element" and single.held and not single.transposes:
+    for single in found if kind in ("whole", "element") else ():
+        if single.align == "element" and single.held:
             tiles = tiling(single, problem, device)
             if tiles.parts > (2 if kind == "whole" else 1) or (
                 single.blocks == 1 and _by_element(binding, problem, kind, tiles, single.chunks, device)
@@ -71,6 +74,12 @@ def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnC
         if shared.parts > 1 and (tiles.parts > 1 or few):
             config, tiles = cluster, shared
     return _checked(config, problem, tiles)
+
+
+def _reduced(found: list[ColumnConfig], align: str, problem: Problem) -> int:
+    """The fewest reduced dims of configurations of an alignment that take all of a problem; 0 if none does."""
+    dims = [c.reduced for c in found if c.align == align and c.reduced >= len(problem.reduced)]
+    return min(dims, default=0)
 
 
 def _few(binding: Binding, problem: Problem) -> bool:
@@ -120,29 +129,19 @@ def _checked(config: ColumnConfig, problem: Problem, tiles: Tiling) -> ColumnCon
     return config
 
 
-def beside(problem: Problem, device: Device) -> bool:
-    """Whether tiles of neighboring rows are faster than a block for each row.
-
-    They are if the stride between rows is at most that between the elements of a row in all operands; if so in one
-    operand, for fewer rows than multiprocessors; and for rows of fewer elements than a block has threads.
-    """
-    kept, reduced = problem.kept[-1], problem.reduced[-1].strides
-    closer = [abs(kept.strides[i]) <= abs(reduced[i]) for i in problem.stepping]
-    few = problem.rows < device.sm_count and any(closer)
-    return kept.size > 1 and (all(closer) or few or problem.transposes or problem.length < COLUMN_THREADS)
-
-
-def by_threads(binding: Binding, problem: Problem, thread: HeldConfig, column: ColumnConfig, device: Device) -> bool:
-    """Whether a short strided row is read faster by one thread than in a tile of neighboring rows."""
+def by_lanes(binding: Binding, problem: Problem, lanes: HeldConfig, column: ColumnConfig, device: Device) -> bool:
+    """Whether a short strided row is read faster by one thread, or by a warp, than in a tile of neighboring rows."""
     aligned, folds = column.align == "whole", len(binding.program.folds)
+    if lanes.lanes > 1:
+        return not problem.neighboring(device.sm_count)
     if column.transposes:
-        few = problem.rows <= thread.threads * device.sm_count
+        few = problem.rows <= lanes.threads * device.sm_count
         return problem.length < (FEW_ALONE if few else ALONE)
     if not folds and problem.kind == "outer":  # a map: tiles spread few rows over more blocks
-        return not aligned and problem.rows >= thread.threads * device.sm_count
+        return not aligned and problem.rows >= lanes.threads * device.sm_count
     if folds == 1 and aligned and not binding.operands.writes and problem.read_bytes > _STREAMED:
         return False
     if problem.length == 1 and aligned and problem.rows > 2 * device.sm_threads * device.sm_count:
         return False  # beyond two elements for each thread of a wave, vectors have more bytes in flight
     # Tiles load aligned 16-bit elements by far fewer instructions.
-    return folds != 1 or not aligned or binding.widest_vec <= FEW_CHUNKS or thread.capacity <= 2 * FEW_CHUNKS
+    return folds != 1 or not aligned or binding.widest_vec <= FEW_CHUNKS or lanes.capacity <= 2 * FEW_CHUNKS

@@ -223,6 +223,22 @@ class Problem:
         near = any(0 < abs(kept[i]) < abs(step[i]) for i in self.moving if i < self.operands.inputs)
         return self.kind == "strided" and len(self.reduced) == 1 and {*written} == {1} and near
 
+    def neighboring(self, few: int) -> bool:
+        """Whether neighboring threads should have neighboring rows, instead of neighboring elements of one row.
+
+        They should if rows are as near to one another as their elements in all operands; if so in one operand, for fewer
+        than ``few`` rows; and where outputs are transposed.
+        """
+        kept, step = self.kept[-1], self.reduced[-1].strides
+        near = [abs(kept.strides[i]) <= abs(step[i]) for i in self.stepping]
+        return kept.size > 1 and (all(near) or (self.rows < few and any(near)) or self.transposes)
+
+    def row_by_row(self) -> Problem:
+        """A copy whose innermost kept dim has size 1, so that tiles have a row each."""
+        single = copy.copy(self)
+        single.kept = (*self.kept, Dim(1, (0,) * len(self.itemsizes)))
+        return single
+
     def of_rows(self, least: int) -> Problem:
         """A copy with at least ``least`` rows, for a selection that does not depend on their number."""
         many = copy.copy(self)

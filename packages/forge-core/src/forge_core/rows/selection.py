@@ -1,13 +1,13 @@
 """Selects the variant and the configuration of a launch.
 
     contiguous rows           held        lanes, a block or a cluster hold a row on chip; one read
-    short strided rows        held        a thread holds a row of up to 32 elements
+    short strided rows        held        a thread holds a row of up to 32 elements, a warp of up to 256
     few long rows             grid        all blocks of the GPU hold them and exchange through global memory; one read
     longer rows               stream      a block per row; one read for all folds (each, without a merge), one to write
     few of them               split       parts of rows, a launch per pass; the same reads
-    neighboring rows          column      in neighboring threads; a block, a cluster or parts per tile; other strided
-                                          rows too, if short, of a permuted tensor, or fewer than multiprocessors
-    any others                stream      by element
+    other strided rows        column      neighboring rows in neighboring threads, or a row at a time; a block, a cluster
+                                          or parts per tile
+    rows along many dims      stream      by element
     sums over rows            persistent  teams process rows one after the other
 
 Programs with column operands run by ``persistent`` too, where the operator declares it: by name, and for many long rows
@@ -31,7 +31,7 @@ from forge_core.rows.arguments import block_threads, bytes_in_flight, row_parts,
 from forge_core.rows.binding import Binding
 from forge_core.rows.config import ALL_DIMS, LIMIT, MANY_DIMS, ColumnConfig, HeldConfig, RowConfig, StreamConfig
 from forge_core.rows.listing import listed
-from forge_core.rows.neighbors import FEW_CHUNKS, beside, by_threads, choose_column
+from forge_core.rows.neighbors import FEW_CHUNKS, by_lanes, choose_column
 from forge_core.rows.problem import Problem
 from forge_core.rows.teams import PersistentConfig, choose_long_team, choose_team, team_sizes
 from forge_core.rows.thresholds import thresholds
@@ -120,13 +120,12 @@ def _automatic(
         return needed if isinstance(needed, Refusal) else ("persistent", needed, _why_team(needed, problem, device))
     held = _choose_held(binding, problem, device)
     column = choose_column(binding, problem, device) if problem.kind in ("outer", "strided") else None
-    if (
-        isinstance(column, ColumnConfig)
-        and beside(problem, device)
-        and not (isinstance(held, HeldConfig) and by_threads(binding, problem, held, column, device))
+    if isinstance(column, ColumnConfig) and not (
+        isinstance(held, HeldConfig) and by_lanes(binding, problem, held, column, device)
     ):
         tiles = tiling(column, problem, device)
-        return "column", column, f"tiles of {tiles.rows} neighboring rows, in {tiles.parts} parts"
+        each = f"{tiles.rows} neighboring rows" if tiles.rows > 1 else "one row"
+        return "column", column, f"tiles of {each}, in {tiles.parts} parts"
     # A team reads column operands once for all rows, and has the next row in flight during an exchange.
     team = choose_long_team(binding, problem, device, held) if teams else None
     if team is not None:
@@ -204,7 +203,7 @@ def _choose_held(binding: Binding, problem: Problem, device: Device) -> HeldConf
     """Selects among configurations that hold a row in lanes, a block or a cluster; or a Refusal."""
     aligns = _aligns(problem)
     if isinstance(aligns, Refusal):
-        return _alone(binding, problem, device) or aligns
+        return _strided(binding, problem, device) or aligns
     many = problem.rows * problem.length * binding.loaded_bytes >= _REALIGNED
     for group in _held_groups(binding, device, many, *aligns):
         if fits := _fitting(group, problem):
@@ -240,12 +239,12 @@ def _choose_held(binding: Binding, problem: Problem, device: Device) -> HeldConf
     return best
 
 
-def _alone(binding: Binding, problem: Problem, device: Device) -> HeldConfig | None:
-    """Selects the configuration whose threads each hold a row of any stride, if it can."""
+def _strided(binding: Binding, problem: Problem, device: Device) -> HeldConfig | None:
+    """Selects the configuration whose threads, or warps, each hold a row of any stride, if one can."""
     if problem.kind == "empty" or len(problem.reduced) > 1 or len(problem.kept) > MANY_DIMS:
         return None
-    threads = (c for c in listed(binding, device, HeldConfig, "element") if c.reduced)
-    return next(iter(_fitting(threads, problem)), None)
+    lanes = (c for c in listed(binding, device, HeldConfig, "element") if c.reduced)
+    return next(iter(_fitting(lanes, problem)), None)
 
 
 def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Refusal:

@@ -37,6 +37,7 @@ class Tile:
     place: Int32  # the thread's first place
     rounds: Int32  # ``place // width``
     groups: Int32  # elements of a row per step
+    along: Any  # divisor by the size of the inner one of two reduced dims; otherwise None
     length: Int32  # elements per row
     column: Int32  # ``place % width``
     #: Element index of the first place at step 0; for ``shifted`` rows negative if its first element comes at a later
@@ -54,9 +55,9 @@ class Tile:
     ) -> Tile:
         """The tile that begins at the row ``g``, given numbers of rows before that row, and from it on.
 
-        ``sizes``: ``width`` with its divisor, rows per tile, threads with elements, and ``groups``.
+        ``sizes``: ``width`` with its divisor, ``along``, rows per tile, threads with elements, and ``groups``.
         """
-        (width, divisor, most, threads, groups), (before, left) = sizes, rows
+        (width, divisor, along, most, threads, groups), (before, left) = sizes, rows
         thread, vec = cute.arch.thread_idx()[0], kernel.vec
         place = thread * vec
         rounds, column = divmod(place, divisor)
@@ -74,7 +75,7 @@ class Tile:
         start = n - (vec if kernel.align == "shifted" else 0)
         inside = (thread < threads) & (first < left)
         first = Int32(cutlass.select_(inside, first, 0))
-        return cls(kernel, width, place, rounds, groups, length, column, start, first, inside, policy, own, near)
+        return cls(kernel, width, place, rounds, groups, along, length, column, start, first, inside, policy, own, near)
 
     @property
     def ragged(self) -> bool:
@@ -128,6 +129,10 @@ class Tile:
     def elements(self, n: Int32) -> list[Int32]:
         """For each place its element index, where the first has ``n``."""
         return self.walk(self.column, n)[1]
+
+    def coordinate(self, n: Int32) -> Any:
+        """The coordinate of an element index, which is faster split here than by its layout."""
+        return n if self.along is None else divmod(n, self.along)[::-1]
 
     def stop(self, end: Int32) -> Int32:
         """``end``, or of rows read by element the step behind this thread's last: a row ends in the last step alone.
@@ -186,7 +191,7 @@ def load_tile(
         n, ok, whole, some = tile.at(begin + c, stop, tile.near)
         elements = tile.elements(n)
         for name, rX_n in rX.items():
-            each = gX[name][None, c] if apart else neighbors(g[name], n, vec)
+            each = gX[name][None, c] if apart else neighbors(g[name], tile.coordinate(n), vec)
             load_if(each, rX_n[None, c], whole, tile.policy)
             if tile.ragged:
                 _copy_edge(each, rX_n[None, c], ok, some)
@@ -194,7 +199,7 @@ def load_tile(
             rInside[c, r], index[c, r] = ok[r], elements[r]
             for name, rW_n in rW.items():
                 # Elements outside read the row's first element, which is not used.
-                x = g[name][cutlass.select_(ok[r], elements[r], 0)]
+                x = g[name][tile.coordinate(Int32(cutlass.select_(ok[r], elements[r], 0)))]
                 rW_n[c, r] = cutlass.select_(ok[r], x, kernel.fill_value(name, g))
     pieces = []
     for r in range(vec):
@@ -219,7 +224,7 @@ def store_tile(
     for c in range(chunks):
         n, ok, whole, some = tile.at(begin + c, stop, tile.own)
         for name, rY_n in rY.items():
-            gY = neighbors(g[name], n, vec)
+            gY = neighbors(g[name], tile.coordinate(n), vec)
             copy_if(rY_n[None, c], gY, whole)
             if tile.ragged:
                 _copy_edge(rY_n[None, c], gY, ok, some)
