@@ -9,8 +9,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from forge_core.device import SPECS
+from forge_core.dtypes import FLOATS
 from forge_core.rows import Fold, Operands, RowProgram
-from forge_core.rows.operator import row_operator
+from forge_core.rows.config import ColumnConfig
+from forge_core.rows.operator import row_operator, row_output
+from forge_core.rows.plan import plan_call
 from forge_core.testing.expectations import compiled_for
 
 BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64
@@ -65,23 +69,25 @@ def total_reference(x, dim):
 
 
 def mixed_reference(x, z, weight, s, dim):
-    a, b, w = x.double().movedim(dim, -1), z.double().movedim(dim, -1), weight.double()
-    most = a.amax(-1, True)
-    y = a * w + most - ((a - most) * b * w).sum(-1, True) * s.double()[..., None]
-    return y.to(x.dtype).movedim(-1, dim)
+    dims = [d % x.ndim for d in ([dim] if isinstance(dim, int) else dim)]
+    a, b = x.double(), z.double()
+    w = weight.double().view([n if i in dims else 1 for i, n in enumerate(x.shape)])
+    each = s.double().view([1 if i in dims else n for i, n in enumerate(x.shape)])
+    most = a.amax(dims, True)
+    return (a * w + most - ((a - most) * b * w).sum(dims, True) * each).to(x.dtype)
 
 
 @row_operator(
-    "forge_test_rows::column_total(Tensor x, int dim=-1, *, str variant='auto') -> Tensor",
+    "forge_test_rows::column_total(Tensor x, int[1] dim=-1, *, str variant='auto') -> Tensor",
     program=Total(),
     reference=total_reference,
 )
 def column_total(x, dim=-1, *, variant="auto"):
-    return x.new_empty([size for i, size in enumerate(x.shape) if i != dim % x.ndim])
+    return row_output("column_total", Total(), x=x, dim=dim, dtypes=(*FLOATS, torch.int8))
 
 
 @row_operator(
-    "forge_test_rows::column_mixed(Tensor x, Tensor z, Tensor weight, Tensor s, int dim=-1, *, str variant='auto')"
+    "forge_test_rows::column_mixed(Tensor x, Tensor z, Tensor weight, Tensor s, int[1] dim=-1, *, str variant='auto')"
     " -> Tensor",
     program=Mixed(),
     reference=mixed_reference,
@@ -169,10 +175,10 @@ def across(rows, count, dtype=FP32):
         (across(4096, 8, BF16), "held", 8),
         (across(2**20, 16), "column", None),
         (across(2**18, 16), "held", 16),
-        # Every other element: no vectors, short rows side by side.
+        # Every other element: no vectors.
         (torch.empty(4096, 40, device="meta")[:, ::2], "held", 32),
-        (torch.empty(4096, 400, device="meta")[:, ::2], "column", None),
-        (torch.empty(4096, 4000, device="meta")[:, ::2], "stream", None),
+        (torch.empty(4096, 400, device="meta")[:, ::2], "held", None),
+        (torch.empty(4096, 4000, device="meta")[:, ::2], "column", None),
         # Contiguous rows that are read by element: a thread each up to 16.
         (torch.empty(4096, 9, dtype=BF16, device="meta"), "held", 16),
         (torch.empty(4096, 7, dtype=BF16, device="meta"), "held", 8),
@@ -184,6 +190,100 @@ def test_a_thread_has_a_row_of_a_few_elements(x, variant, elements):
     assert told.variant == variant
     if elements:
         assert (told.config.lanes, told.config.capacity) == (1, elements)
+
+
+def stepped(rows, length, dtype=FP32, device="meta"):
+    return torch.empty(rows, 2 * length, dtype=dtype, device=device)[:, ::2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "variant", "lanes"),
+    [
+        (1000, 33, "held", 32),
+        (1000, 512, "held", 32),
+        (1, 200, "held", 32),
+        (1000, 513, "column", None),
+        (1, 513, "column", None),
+        (1000, 5000, "column", None),
+        (1, 20000000, "column", None),
+        (7, 300000, "column", None),
+    ],
+)
+def test_rows_farther_apart_than_their_elements_are_read_one_by_one(rows, length, variant, lanes):
+    told = column_total.explain(stepped(rows, length), 1, arch="sm_90a")
+    assert (told.variant, getattr(told.config, "lanes", None)) == (variant, lanes)
+    if variant == "column":
+        assert "tiles of 1 neighboring rows" in told.why
+    # Of neighboring rows, tiles have several.
+    near = column_total.explain(torch.empty(length, 2000, device="meta")[:, ::2], 0, arch="sm_90a")
+    assert near.variant == "column"
+    assert "tiles of 1 neighboring" not in near.why
+
+
+@pytest.mark.parametrize(
+    ("length", "variant"), [(8, "column"), (15, "column"), (16, "held"), (512, "held"), (513, "column")]
+)
+def test_strided_rows_with_column_operands(length, variant):
+    """A warp has one, but for a few elements: no thread holds one with its column operands."""
+    x, z = stepped(1000, length), stepped(1000, length)
+    told = column_mixed.explain(
+        x, z, torch.empty(length, device="meta"), torch.empty(1000, device="meta"), 1, arch="sm_90a"
+    )
+    assert told.variant == variant
+    assert (variant == "held" or length > 256) == ("of 1 neighboring" in told.why or "32 lanes" in told.why)
+
+
+def test_rows_along_two_dims_are_divided_once_an_element():
+    """A reciprocal of the inner dim, from the host; more dims have kernels of their own, which step over them."""
+    for shape, dims, reduced in (((8, 64, 28, 28), (0, 2, 3), 2), ((6, 5, 4, 30, 7), (0, 2, 4), 4)):
+        told = column_total.explain(torch.empty(shape, device="meta"), dims, arch="sm_90a")
+        assert (told.variant, told.config.reduced) == ("column", reduced)
+
+
+@pytest.mark.parametrize("length", [20, 300, 5000, 300000])
+def test_a_strided_row_is_reduced_alike_alone_and_beside_others(length):
+    """With batch invariance: by the same kernel and as many threads, blocks and parts."""
+    plans = []
+    for rows in (1, 2, 50, 5000):
+        tensors = {"x": stepped(rows, length), "y": torch.empty(rows, device="meta")}
+        plans.append(plan_call("total", Total(), tensors, (1,), SPECS["H200"], invariant=True))
+    sizes = slice(0, 5) if isinstance(plans[0].config, ColumnConfig) else slice(0, 1)
+    assert {(p.variant, p.config, p.arguments[sizes]) for p in plans} == {
+        (plans[0].variant, plans[0].config, plans[0].arguments[sizes])
+    }
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [BF16, FP32, FP64], ids=str)
+@pytest.mark.parametrize("length", [5, 16, 33, 200, 256, 257, 500, 513, 3001, 50001])
+def test_strided_rows(length, dtype):
+    """Of all operands or of one, with gaps of one element or more between elements."""
+    generator = torch.Generator(device="cuda").manual_seed(length)
+    weight = some(generator, (length,), dtype, 1)
+    for rows in (1, 37, 300):
+        s = some(generator, (rows,), dtype)
+        for gap in (2, 3):
+            x, z = (some(generator, (rows, gap * length), dtype)[:, ::gap] for _ in range(2))
+            assert torch.equal(column_total(x, 1), total_reference(x, 1)), (rows, gap)
+            assert torch.equal(column_below(x, 1), below_reference(x, 1)), (rows, gap)
+            for a, b in ((x, z), (x, z.contiguous()), (x.contiguous(), z)):
+                for variant in ("auto", "column"):
+                    if variant == "auto" or not (a.is_contiguous() and rows == 1):
+                        got = column_mixed(a, b, weight, s, 1, variant=variant)
+                        assert torch.equal(got, mixed_reference(a, b, weight, s, 1)), (rows, gap, variant)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [BF16, FP32, FP64], ids=str)
+@pytest.mark.parametrize("shape", [(3, 5, 7), (4, 3, 200), (40, 8, 49), (16, 300, 35), (3, 4, 70001), (700, 3, 784)])
+def test_rows_along_two_dims(shape, dtype):
+    generator = torch.Generator(device="cuda").manual_seed(shape[1])
+    x, z = some(generator, shape, dtype), some(generator, shape, dtype, 1)
+    weight, s = some(generator, (shape[0], shape[2]), dtype, 1), some(generator, (shape[1],), dtype)
+    for a, b in ((x, z), (x, z.transpose(0, 1).contiguous().transpose(0, 1)), (x.flip(0), z)):
+        assert torch.equal(column_total(a, (0, 2)), total_reference(a, (0, 2)))
+        got = column_mixed(a, b, weight, s, (0, 2))
+        assert torch.equal(got, mixed_reference(a, b, weight, s, (0, 2)))
 
 
 def test_few_long_rows_side_by_side_are_no_work_for_a_block_each():

@@ -87,7 +87,7 @@ LINE = (Case((37,), (0, True)),)
 SPECIAL = tuple(Case((9, 4100), (dim,)) for dim in (0, -1, (0, 1)))
 LAID_OUT = tuple(
     Case(shape, (dim,))
-    for shape in ((40, 56), (129, 257), (2, 48, 80), (3, 2, 33, 65))
+    for shape in ((40, 56), (129, 257), (2, 48, 80), (3, 2, 33, 65), (8, 3, 701), (3, 20011), (2, 140003))
     for dim in (None, *range(len(shape)), (0, len(shape) - 1))
 )
 #: One for each kernel that auto picks: rows in lanes, a block, a cluster, parts; columns' ways; rows of one element.

@@ -37,7 +37,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 CASES = (*(Case((4, 6, 10), (dim,)) for dim in (-1, 0, 1)), Case((300, 1), (-1,)))
 LINE = _along(0, (37,))
 SPECIAL = tuple(Case((9, count), (dim,)) for count in (9, 100, 4100) for dim in (0, 1))
-SHAPES_LAID_OUT = ((40, 56), (129, 257), (2, 48, 80), (3, 2, 33, 65))
+SHAPES_LAID_OUT = ((40, 56), (129, 257), (2, 48, 80), (3, 2, 33, 65), (8, 3, 701), (3, 20011), (2, 140003))
 LAID_OUT = tuple(Case(shape, (dim,)) for shape in SHAPES_LAID_OUT for dim in range(len(shape)))
 #: From lanes of a warp over blocks and clusters to the whole GPU, unaligned rows, and rows side by side.
 LAUNCHES = (

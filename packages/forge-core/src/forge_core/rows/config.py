@@ -1,7 +1,7 @@
 """Configurations of the row engine's kernels: frozen dataclasses, one compiled kernel each.
 
 Sizes, strides and addresses are runtime arguments of a launch, so that a new shape compiles nothing unless it selects a
-configuration of its program and dtypes that no earlier shape has: there are up to 80.
+configuration of its program and dtypes that no earlier shape has: there are up to 84.
 """
 
 from __future__ import annotations
@@ -314,7 +314,8 @@ class HeldConfig(SharedRowConfig):
     @property
     def idea(self) -> str:
         """The kernel's name, the threads that share a row, and rows per thread."""
-        return f"held_{self.who}" + (f"x{self.rows}" if self.rows > 1 else "") + "_realigned" * self.columns_realigned
+        more = "_realigned" * self.columns_realigned + "_strided" * (self.reduced > 0 and self.lanes > 1)
+        return f"held_{self.who}" + (f"x{self.rows}" if self.rows > 1 else "") + more
 
 
 @dataclass(frozen=True)

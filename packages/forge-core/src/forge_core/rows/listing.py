@@ -43,15 +43,17 @@ _STAGED_SHORT, _STAGED_MOMENTS = (512, 9, 6), (384, 11, 7)
 # Rows of up to 128 vectors: threads per block, lanes per row, chunks.
 _WARP_ROWS = ((128, 1, 2), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
 # Rows that are read by element, shorter than ``Problem.least``: threads per block, lanes per row, elements per lane,
-# rows per lane group; of programs that only reduce, that also write, and with column operands.  Rows of a thread or a
-# warp may be strided, but not with column operands.
-_LONG_ROWS = ((128, 1, 16, 1), (128, 1, 32, 1), (128, 32, 8, 1))
+# rows per lane group; of programs that only reduce, that also write, and with column operands.  Rows of one thread may
+# be strided, but not with column operands.
+_LONG_ROWS = ((128, 1, 16, 1), (128, 1, 32, 1))
 _REDUCED_ROWS = ((128, 1, 4, 4), (128, 1, 8, 4), *_LONG_ROWS, (128, 16, 8, 1), (512, 0, 8, 1))
 _WRITTEN_ROWS = ((128, 1, 4, 2), (128, 1, 8, 1), *_LONG_ROWS, (128, 2, 4, 2), (128, 4, 6, 1), (128, 8, 8, 1))
 _COLUMN_ROWS = (
     *((128, 1, 4, 2), (128, 2, 4, 2), (128, 4, 4, 1), (128, 4, 8, 1)),
     *((128, 8, 8, 1), (128, 16, 8, 1), (128, 32, 8, 1), (128, 32, 16, 1)),
 )
+# Rows of any stride that a warp holds: elements per lane.
+_STRIDED_ROWS = (8, 16)
 # Rows of pairs of elements with column operands: threads per block, lanes per row, pairs per lane.
 _PAIRED_ROWS = ((128, 4, 4), (128, 8, 4), (128, 16, 4), (128, 32, 4), (128, 32, 8))
 
@@ -85,7 +87,7 @@ def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
     teams = (c for c in persistent_configurations(binding, device) if c.long) if keeps_columns(binding) else ()
     found = (*held, *_streams(binding, device), *_columns(binding, device), *teams)
     # Rows that a thread or a tile holds may take too little time to step over code for several kept dims.
-    kept = (c for c in found if isinstance(c, HeldConfig) or (isinstance(c, ColumnConfig) and c.held))
+    kept = (c for c in found if (c.lanes == 1 if isinstance(c, HeldConfig) else isinstance(c, ColumnConfig) and c.held))
     one = (replace(c, rank=1) for c in kept if c.reduced)
     return tuple(map(_interned, dict.fromkeys((*one, *found))))
 
@@ -109,8 +111,7 @@ def _held_configurations(binding: Binding, device: Device) -> Iterator[HeldConfi
     older = moments and device.capability < (9, 0)
 
     def held(align: str, threads: int, lanes: int, chunks: int, blocks: int = 1, **more: Any) -> HeldConfig:
-        strided = align == "element" and lanes in (1, 32) and not columns
-        dims = (1, 0) if align == "whole" else (MANY_DIMS, int(strided))
+        dims = (1, 0) if align == "whole" else (MANY_DIMS, int(align == "element" and lanes == 1 and not columns))
         spare, most = spare_registers(device) + 8 * older, device.sm_threads
         # Aligned vectors of several column operands need fewer registers than estimated, most of all of one fp32 row.
         less = (16 if threads == 512 else 24 * short) if "columns_realigned" in more else 0
@@ -179,6 +180,8 @@ def _held_configurations(binding: Binding, device: Device) -> Iterator[HeldConfi
         yield held("paired", threads, lanes, chunks)
     for threads, lanes, chunks, rows in _COLUMN_ROWS if columns else _WRITTEN_ROWS if writes else _REDUCED_ROWS:
         yield held("element", threads, lanes, chunks, rows=rows)
+    for chunks in _STRIDED_ROWS:
+        yield replace(held("element", 128, 32, chunks), reduced=1)
 
 
 def _stages_columns(config: HeldConfig, device: Device) -> bool:

@@ -23,6 +23,8 @@ HELD_ITERATIONS, TILE_ITERATIONS = 6, 8
 SMALL, FEW_ITERATIONS = 2**24, 3
 #: Permuted rows of fewer elements are read by a thread each: in any number; at most a block for each multiprocessor.
 ALONE, FEW_ALONE = 8, 16
+#: Elements from which a warp reads a strided row faster than a tile of rows, where no thread holds one.
+WARPED = 16
 #: Vectors of 16 bytes per tile, and tiles for each multiprocessor, from which a block per tile is faster than a cluster
 #: or parts, for ``SHORT`` rows where they are written; beyond so many bytes, whose loads take longer than another
 #: launch, a tile has a cache line.
@@ -133,7 +135,7 @@ def by_lanes(binding: Binding, problem: Problem, lanes: HeldConfig, column: Colu
     """Whether a short strided row is read faster by one thread, or by a warp, than in a tile of neighboring rows."""
     aligned, folds = column.align == "whole", len(binding.program.folds)
     if lanes.lanes > 1:
-        return not problem.neighboring(device.sm_count)
+        return problem.length >= WARPED and not problem.neighboring(device.sm_count)
     if column.transposes:
         few = problem.rows <= lanes.threads * device.sm_count
         return problem.length < (FEW_ALONE if few else ALONE)

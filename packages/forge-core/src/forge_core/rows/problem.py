@@ -226,8 +226,8 @@ class Problem:
     def neighboring(self, few: int) -> bool:
         """Whether neighboring threads should have neighboring rows, instead of neighboring elements of one row.
 
-        They should if rows are as near to one another as their elements in all operands; if so in one operand, for fewer
-        than ``few`` rows; and where outputs are transposed.
+        They should if rows are as near to one another as their elements in all operands; if so in one operand, for
+        fewer than ``few`` rows; and where outputs are transposed.
         """
         kept, step = self.kept[-1], self.reduced[-1].strides
         near = [abs(kept.strides[i]) <= abs(step[i]) for i in self.stepping]

@@ -1,12 +1,11 @@
 """Selects the variant and the configuration of a launch.
 
     contiguous rows           held        lanes, a block or a cluster hold a row on chip; one read
-    short strided rows        held        a thread holds a row of up to 32 elements, a warp of up to 256
+    short strided rows        held        a thread holds a row of up to 32 elements, a warp of up to 512
     few long rows             grid        all blocks of the GPU hold them and exchange through global memory; one read
     longer rows               stream      a block per row; one read for all folds (each, without a merge), one to write
     few of them               split       parts of rows, a launch per pass; the same reads
-    other strided rows        column      neighboring rows in neighboring threads, or a row at a time; a block, a cluster
-                                          or parts per tile
+    other strided rows        column      tiles of neighboring rows, or of one; a block, a cluster or parts per tile
     rows along many dims      stream      by element
     sums over rows            persistent  teams process rows one after the other
 
@@ -124,8 +123,7 @@ def _automatic(
         isinstance(held, HeldConfig) and by_lanes(binding, problem, held, column, device)
     ):
         tiles = tiling(column, problem, device)
-        each = f"{tiles.rows} neighboring rows" if tiles.rows > 1 else "one row"
-        return "column", column, f"tiles of {each}, in {tiles.parts} parts"
+        return "column", column, f"tiles of {tiles.rows} neighboring rows, in {tiles.parts} parts"
     # A team reads column operands once for all rows, and has the next row in flight during an exchange.
     team = choose_long_team(binding, problem, device, held) if teams else None
     if team is not None:

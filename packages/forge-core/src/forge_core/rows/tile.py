@@ -189,17 +189,18 @@ def load_tile(
     rInside, index = (cute.make_rmem_tensor((chunks, vec), dtype) for dtype in (Boolean, Int32))
     for c in range(chunks):
         n, ok, whole, some = tile.at(begin + c, stop, tile.near)
-        elements = tile.elements(n)
+        elements, at = tile.elements(n), [tile.coordinate(n)]
+        if columns:  # elements outside read the row's first element, which is not used
+            at = [tile.coordinate(Int32(cutlass.select_(ok[r], elements[r], 0))) for r in range(vec)]
         for name, rX_n in rX.items():
-            each = gX[name][None, c] if apart else neighbors(g[name], tile.coordinate(n), vec)
+            each = gX[name][None, c] if apart else neighbors(g[name], n if vec > 1 else at[0], vec)
             load_if(each, rX_n[None, c], whole, tile.policy)
             if tile.ragged:
                 _copy_edge(each, rX_n[None, c], ok, some)
         for r in range(vec):
             rInside[c, r], index[c, r] = ok[r], elements[r]
             for name, rW_n in rW.items():
-                # Elements outside read the row's first element, which is not used.
-                x = g[name][tile.coordinate(Int32(cutlass.select_(ok[r], elements[r], 0)))]
+                x = g[name][at[r]]
                 rW_n[c, r] = cutlass.select_(ok[r], x, kernel.fill_value(name, g))
     pieces = []
     for r in range(vec):
