@@ -41,8 +41,9 @@ def arguments(
 
 def _padded(dims: tuple[Dim, ...], rank: int, at: int) -> list[int]:
     """Sizes and strides of ``rank`` dims: dims of size 1 are inserted at index ``at``."""
-    ones = (Dim(1, (0,) * len(dims[0].strides)),) * (rank - len(dims))
-    return [n for dim in dims[:at] + ones + dims[at:] for n in (dim.size, *dim.strides)]
+    found, each = [n for dim in dims for n in (dim.size, *dim.strides)], 1 + len(dims[0].strides)
+    ones = [1, *[0] * (each - 1)] * (rank - len(dims))
+    return found[: at * each] + ones + found[at * each :]
 
 
 def _sizes(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ...]:

@@ -87,7 +87,8 @@ def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
     teams = (c for c in persistent_configurations(binding, device) if c.long) if keeps_columns(binding) else ()
     found = (*held, *_streams(binding, device), *_columns(binding, device), *teams)
     # Rows that a thread or a tile holds may take too little time to step over code for several kept dims.
-    kept = (c for c in found if (c.lanes == 1 if isinstance(c, HeldConfig) else isinstance(c, ColumnConfig) and c.held))
+    threads = (c for c in found if isinstance(c, HeldConfig) and c.lanes == 1)
+    kept = (*threads, *(c for c in found if isinstance(c, ColumnConfig) and c.held))
     one = (replace(c, rank=1) for c in kept if c.reduced)
     return tuple(map(_interned, dict.fromkeys((*one, *found))))
 
@@ -243,8 +244,8 @@ def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
     for align, each in {**chunks, "skewed": chunks["whole"], "element": 8}.items():
         # By element, rows with column operands take the kernels for two reduced dims.
         dims = (1,) if align != "element" else (2,) if columns else (1, 2)
-        skewed = align == "skewed" and bool(columns)  # read without a block for a whole tile
-        kinds = [(held, reduced) for held in (True, False)[skewed:] for reduced in dims]
+        kinds = [(True, reduced) for reduced in dims if align != "skewed" or not columns]
+        kinds += [(False, reduced) for reduced in dims]
         kinds += [(False, MANY_DIMS)] if align == "element" else []
         for held, reduced in kinds:
             longer = folds and not held and not columns
