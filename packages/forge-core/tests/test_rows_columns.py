@@ -221,7 +221,7 @@ def test_rows_farther_apart_than_their_elements_are_read_one_by_one(rows, length
 
 
 @pytest.mark.parametrize(
-    ("length", "variant"), [(8, "column"), (15, "column"), (16, "held"), (512, "held"), (513, "column")]
+    ("length", "variant"), [(8, "column"), (31, "column"), (32, "held"), (512, "held"), (513, "column")]
 )
 def test_strided_rows_with_column_operands(length, variant):
     """A warp has one, but for a few elements: no thread holds one with its column operands."""

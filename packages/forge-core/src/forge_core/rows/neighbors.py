@@ -24,7 +24,7 @@ SMALL, FEW_ITERATIONS = 2**24, 3
 #: Permuted rows of fewer elements are read by a thread each: in any number; at most a block for each multiprocessor.
 ALONE, FEW_ALONE = 8, 16
 #: Elements from which a warp reads a strided row faster than a tile of rows, where no thread holds one.
-WARPED = 16
+WARPED = 32
 #: Vectors of 16 bytes per tile, and tiles for each multiprocessor, from which a block per tile is faster than a cluster
 #: or parts, for ``SHORT`` rows where they are written; beyond so many bytes, whose loads take longer than another
 #: launch, a tile has a cache line.
