@@ -14,8 +14,8 @@ LADDER_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 #: Bytes of the rows of all tensors read that are sure to fit, by compute capability: with clusters and without.
 HELD = {True: 2**18, False: 2**16}
 GRID = 2**19
-#: Elements of a row that a thread is sure to hold.
-ALONE = 16
+#: Elements of a row of any stride that a warp is sure to hold.
+STRIDED = 256
 #: Elements of a row from which it is sure to have vectors, if it is not whole vectors.
 SHIFTED = 24
 #: Bytes of a row that a block of single_pass holds at most.
@@ -40,8 +40,8 @@ def able(variant, x, dim, *, tensors=1, op="softmax"):
         return not contiguous
     if variant == "split":
         return op != "logsumexp_backward"  # the parts of a row have nothing to exchange
-    if variant == "held" and not contiguous:  # a thread holds a row
-        return None if length == 1 else True if length <= ALONE else None if length <= 2 * ALONE else False
+    if variant == "held" and not contiguous:  # a thread or a warp holds a row
+        return None if length == 1 else True if length <= STRIDED else None if length <= 2 * STRIDED else False
     if variant == "held":
         return True if nbytes <= HELD[clusters] else None
     if variant == "grid":
