@@ -220,6 +220,26 @@ def test_rows_farther_apart_than_their_elements_are_read_one_by_one(rows, length
     assert "tiles of 1 neighboring" not in near.why
 
 
+@dataclass(frozen=True)
+class Dot(RowProgram):
+    operands = Operands(rows=("x", "z"), results=("y",))
+    folds = (Fold("sum", lambda v, row: v.x * v.z),)
+
+    def results(self, totals, row):
+        return totals
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "found"), [(1000, 100, "32 lanes"), (1000, 600, "of 1 "), (50, 600, "of 4 ")]
+)
+def test_rows_that_are_nearer_in_one_operand_only(rows, length, found):
+    """They are tiles of neighboring rows if fewer than multiprocessors, which would be idle otherwise."""
+    x, z = torch.empty(length, rows, device="meta").t(), torch.empty(rows, length, device="meta")
+    for first, second in ((x, z), (z, x)):
+        tensors = {"x": first, "z": second, "y": torch.empty(rows, device="meta")}
+        assert found in plan_call("dot", Dot(), tensors, (1,), SPECS["H200"]).why
+
+
 @pytest.mark.parametrize(
     ("length", "variant"), [(8, "column"), (31, "column"), (32, "held"), (512, "held"), (513, "column")]
 )
