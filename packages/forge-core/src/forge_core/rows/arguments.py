@@ -101,6 +101,7 @@ class Tiling(NamedTuple):
 def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
     """The tiling of a problem for a configuration that supports it."""
     target, program = target_blocks(config, device), config.binding.program
+    # Rows that are farther apart than their elements have a tile each, if they have work for all of its threads.
     if problem.length > COLUMN_THREADS and not problem.neighboring(device.sm_count):
         problem = problem.row_by_row()
     if config.transposes:

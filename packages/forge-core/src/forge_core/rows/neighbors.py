@@ -36,7 +36,7 @@ _STREAMED = 2**25
 def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig | Refusal:
     """Selects the configuration for neighboring rows; or a Refusal."""
     if problem.kind in ("inner", "empty"):
-        return Refusal("neighboring rows with neighboring elements", "contiguous rows")
+        return Refusal("rows whose elements are strided", "contiguous rows")
     if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
         return Refusal(f"at most {MANY_DIMS} dims that cannot be merged", "more")
     kind = problem.column_alignment(binding.widest_vec, COLUMN_THREADS)
@@ -131,19 +131,19 @@ def _checked(config: ColumnConfig, problem: Problem, tiles: Tiling) -> ColumnCon
     return config
 
 
-def by_lanes(binding: Binding, problem: Problem, lanes: HeldConfig, column: ColumnConfig, device: Device) -> bool:
-    """Whether a short strided row is read faster by one thread, or by a warp, than in a tile of neighboring rows."""
+def by_lanes(binding: Binding, problem: Problem, held: HeldConfig, column: ColumnConfig, device: Device) -> bool:
+    """Whether a short strided row is read faster by the thread or the warp of ``held`` than in a tile of ``column``."""
     aligned, folds = column.align == "whole", len(binding.program.folds)
-    if lanes.lanes > 1:
+    if held.lanes > 1:
         return problem.length >= WARPED and not problem.neighboring(device.sm_count)
     if column.transposes:
-        few = problem.rows <= lanes.threads * device.sm_count
+        few = problem.rows <= held.threads * device.sm_count
         return problem.length < (FEW_ALONE if few else ALONE)
     if not folds and problem.kind == "outer":  # a map: tiles spread few rows over more blocks
-        return not aligned and problem.rows >= lanes.threads * device.sm_count
+        return not aligned and problem.rows >= held.threads * device.sm_count
     if folds == 1 and aligned and not binding.operands.writes and problem.read_bytes > _STREAMED:
         return False
     if problem.length == 1 and aligned and problem.rows > 2 * device.sm_threads * device.sm_count:
         return False  # beyond two elements for each thread of a wave, vectors have more bytes in flight
     # Tiles load aligned 16-bit elements by far fewer instructions.
-    return folds != 1 or not aligned or binding.widest_vec <= FEW_CHUNKS or lanes.capacity <= 2 * FEW_CHUNKS
+    return folds != 1 or not aligned or binding.widest_vec <= FEW_CHUNKS or held.capacity <= 2 * FEW_CHUNKS

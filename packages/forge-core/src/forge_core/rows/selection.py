@@ -38,7 +38,7 @@ from forge_core.rows.thresholds import thresholds
 #: The kernels of programs that do not accumulate sums over rows.
 VARIANTS: Mapping[str, Variant] = {
     "stream": Variant("forge_core.rows.stream:build", "a block streams a row: a read for the totals, one to write"),
-    "column": Variant("forge_core.rows.column:build", "neighboring threads have neighboring rows"),
+    "column": Variant("forge_core.rows.column:build", "a block has a tile of neighboring rows, or one row"),
     "split": Variant("forge_core.rows.stream:build", "a row is cut into parts: launches for the totals, one to write"),
     "grid": Variant("forge_core.rows.held:build", "rows stay in the registers of all blocks of the GPU, in one launch"),
     "held": Variant("forge_core.rows.held:build", "rows stay in registers: one read, one write"),
