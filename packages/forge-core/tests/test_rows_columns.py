@@ -199,7 +199,10 @@ def stepped(rows, length, dtype=FP32, device="meta"):
 @pytest.mark.parametrize(
     ("rows", "length", "variant", "lanes"),
     [
-        (1000, 33, "held", 32),
+        (1000, 32, "held", 1),
+        (1000, 33, "held", 8),
+        (1000, 64, "held", 8),
+        (1000, 65, "held", 32),
         (1000, 512, "held", 32),
         (1, 200, "held", 32),
         (1000, 513, "column", None),
@@ -214,10 +217,36 @@ def test_rows_farther_apart_than_their_elements_are_read_one_by_one(rows, length
     assert (told.variant, getattr(told.config, "lanes", None)) == (variant, lanes)
     if variant == "column":
         assert "tiles of 1 neighboring rows" in told.why
-    # Of neighboring rows, tiles have several.
-    near = column_total.explain(torch.empty(length, 2000, device="meta")[:, ::2], 0, arch="sm_90a")
-    assert near.variant == "column"
-    assert "tiles of 1 neighboring" not in near.why
+        # Of neighboring rows, tiles have several.
+        near = column_total.explain(torch.empty(length, 2000, device="meta")[:, ::2], 0, arch="sm_90a")
+        assert near.variant == "column"
+        assert "tiles of 1 neighboring" not in near.why
+
+
+@pytest.mark.parametrize(("length", "lanes"), [(4, 1), (8, 1), (9, 4), (24, 4), (25, 8), (64, 8), (65, 32), (512, 32)])
+def test_strided_rows_are_written_by_lanes(length, lanes):
+    """Neighboring lanes have neighboring elements; of rows that are neighbors themselves a thread has one each."""
+    assert column_below.explain(stepped(1000, length), 1, arch="sm_90a").config.lanes == lanes
+    if length <= 32:
+        near = column_below.explain(torch.empty(length, 2001, device="meta")[:, ::2], 0, arch="sm_90a")
+        assert near.config.lanes == 1
+
+
+@pytest.mark.parametrize("length", [2, 8, 11])
+def test_no_load_waits_for_a_predicate_that_is_kept_for_a_store(length):
+    """Of more than seven elements a thread compares each again, with a count that the compiler does not know."""
+    told = column_below.explain(torch.empty(1000, length * 2, device="meta")[:, ::2], 1, arch="sm_90a")
+    compared, under = {"ld": set(), "st": set()}, {}
+    for line in compiled_for(told.builder, told.config, "sm_90a").ptx.splitlines():
+        if found := re.search(r"setp\S+\s+(%p\d+), (.*);", line):
+            under[found[1]] = found[2]
+        elif found := re.search(r"@(%p\d+) bra", line):
+            last = under[found[1]]
+        elif found := re.search(r"\b(ld|st)\.global", line):
+            compared[found[1]].add(last)
+    elements = told.config.chunks * told.config.rows
+    assert len(compared["ld"]) == len(compared["st"]) == elements
+    assert compared["ld"].isdisjoint(compared["st"]) == (elements > 7)
 
 
 @dataclass(frozen=True)
@@ -241,16 +270,16 @@ def test_rows_that_are_nearer_in_one_operand_only(rows, length, found):
 
 
 @pytest.mark.parametrize(
-    ("length", "variant"), [(8, "column"), (31, "column"), (32, "held"), (512, "held"), (513, "column")]
+    ("length", "variant"), [(4, "column"), (8, "column"), (9, "held"), (512, "held"), (513, "column")]
 )
 def test_strided_rows_with_column_operands(length, variant):
-    """A warp has one, but for a few elements: no thread holds one with its column operands."""
+    """Lanes have one, but for a few elements: no thread holds one with its column operands."""
     x, z = stepped(1000, length), stepped(1000, length)
     told = column_mixed.explain(
         x, z, torch.empty(length, device="meta"), torch.empty(1000, device="meta"), 1, arch="sm_90a"
     )
     assert told.variant == variant
-    assert (variant == "held" or length > 256) == ("of 1 neighboring" in told.why or "32 lanes" in told.why)
+    assert (variant == "held" or length > 256) == ("of 1 neighboring" in told.why or "lanes" in told.why)
 
 
 def test_rows_along_two_dims_are_divided_once_an_element():
@@ -275,7 +304,7 @@ def test_a_strided_row_is_reduced_alike_alone_and_beside_others(length):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [BF16, FP32, FP64], ids=str)
-@pytest.mark.parametrize("length", [5, 16, 33, 200, 256, 257, 500, 513, 3001, 50001])
+@pytest.mark.parametrize("length", [5, 8, 9, 16, 24, 33, 64, 65, 200, 256, 257, 500, 513, 3001, 50001])
 def test_strided_rows(length, dtype):
     """Of all operands or of one, with gaps of one element or more between elements."""
     generator = torch.Generator(device="cuda").manual_seed(length)

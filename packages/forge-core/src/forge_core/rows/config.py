@@ -1,7 +1,7 @@
 """Configurations of the row engine's kernels: frozen dataclasses, one compiled kernel each.
 
 Sizes, strides and addresses are runtime arguments of a launch, so that a new shape compiles nothing unless it selects a
-configuration of its program and dtypes that no earlier shape has: there are up to 82.
+configuration of its program and dtypes that no earlier shape has: there are up to 84.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ from forge_core.cute.warp import reduce_part
 from forge_core.rows.columns import Columns
 from forge_core.rows.config import HeldConfig
 from forge_core.rows.kernel import row_builder
+from forge_core.rows.pieces import PREDICATES
 from forge_core.rows.program import Fold
 from forge_core.rows.realign import RealigningKernel
 
@@ -122,7 +123,8 @@ class Held(HeldConfig, RealigningKernel):
         start = thread_in_row - rank * width if self.blocks == 0 else thread_in_row
         if self.align == "element":
             each = [first + start + c * threads for c in range(self.chunks)]
-            return [self.element(g, i, i < count) for i in each]
+            end = count if self.chunks * self.rows > PREDICATES else None
+            return [self.element(g, i, i < count, end=end) for i in each]
         head, body = Int32(0), count
         if self.has_edges:
             head = cutlass.min(self.head(g), count)

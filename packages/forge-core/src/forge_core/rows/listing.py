@@ -52,8 +52,8 @@ _COLUMN_ROWS = (
     *((128, 1, 4, 2), (128, 2, 4, 2), (128, 4, 4, 1), (128, 4, 8, 1)),
     *((128, 8, 8, 1), (128, 16, 8, 1), (128, 32, 8, 1), (128, 32, 16, 1)),
 )
-# Rows of any stride that a warp holds: elements per lane.
-_STRIDED_ROWS = (8, 16)
+# Rows of any stride that are farther apart than their elements: lanes per row, elements per lane.
+_STRIDED_ROWS = ((4, 6), (8, 8), (32, 8), (32, 16))
 # Rows of pairs of elements with column operands: threads per block, lanes per row, pairs per lane.
 _PAIRED_ROWS = ((128, 4, 4), (128, 8, 4), (128, 16, 4), (128, 32, 4), (128, 32, 8))
 
@@ -181,8 +181,8 @@ def _held_configurations(binding: Binding, device: Device) -> Iterator[HeldConfi
         yield held("paired", threads, lanes, chunks)
     for threads, lanes, chunks, rows in _COLUMN_ROWS if columns else _WRITTEN_ROWS if writes else _REDUCED_ROWS:
         yield held("element", threads, lanes, chunks, rows=rows)
-    for chunks in _STRIDED_ROWS:
-        yield replace(held("element", 128, 32, chunks), reduced=1)
+    for lanes, chunks in _STRIDED_ROWS if writes else _STRIDED_ROWS[1:]:
+        yield replace(held("element", 128, lanes, chunks), reduced=1)
 
 
 def _stages_columns(config: HeldConfig, device: Device) -> bool:

@@ -23,8 +23,8 @@ HELD_ITERATIONS, TILE_ITERATIONS = 6, 8
 SMALL, FEW_ITERATIONS = 2**24, 3
 #: Permuted rows of fewer elements are read by a thread each: in any number; at most a block for each multiprocessor.
 ALONE, FEW_ALONE = 8, 16
-#: Elements from which a warp reads a strided row faster than a tile of rows, where no thread holds one.
-WARPED = 32
+#: Elements from which lanes read or write a row, farther from others than its elements, faster than a thread or a tile.
+APART = 9
 #: Vectors of 16 bytes per tile, and tiles for each multiprocessor, from which a block per tile is faster than a cluster
 #: or parts, for ``SHORT`` rows where they are written; beyond so many bytes, whose loads take longer than another
 #: launch, a tile has a cache line.
@@ -132,10 +132,10 @@ def _checked(config: ColumnConfig, problem: Problem, tiles: Tiling) -> ColumnCon
 
 
 def by_lanes(binding: Binding, problem: Problem, held: HeldConfig, column: ColumnConfig, device: Device) -> bool:
-    """Whether a short strided row is read faster by the thread or the warp of ``held`` than in a tile of ``column``."""
+    """Whether a short strided row is read faster by the thread or the lanes of ``held`` than in a tile of ``column``."""
     aligned, folds = column.align == "whole", len(binding.program.folds)
     if held.lanes > 1:
-        return problem.length >= WARPED and not problem.neighboring(device.sm_count)
+        return problem.length >= APART and not problem.neighboring(device.sm_count)
     if column.transposes:
         few = problem.rows <= held.threads * device.sm_count
         return problem.length < (FEW_ALONE if few else ALONE)

@@ -35,12 +35,15 @@ from forge_core.cute.copy import (
 )
 from forge_core.rows.columns import Columns
 from forge_core.rows.config import RowConfig
-from forge_core.rows.values import Piece, bits, indices
+from forge_core.rows.values import Epoch, Piece, bits, indices
 
 #: Range of bytes read in which rows that are only read are loaded with evict_first: up to 15 % faster on an H200, since
 #: fewer dirty lines of others are written back meanwhile.  Fewer bytes stay in the L2 for their next reader; beyond the
 #: range evict_first is 4 % slower.
 READ_ONCE = (2**25, 2**28)
+
+#: Predicate registers of a thread.
+PREDICATES = 7
 
 
 class Pieces(RowConfig):
@@ -144,18 +147,24 @@ class Pieces(RowConfig):
             pieces.append(self.piece(g, loads, index, inside[c], vec, **more))
         return pieces
 
-    def element(self, g: dict[str, cute.Tensor], i: Any, inside: Boolean, *, alone: bool = False) -> Piece:
-        """Loads one element of a row of each operand, if ``inside``; ``alone``: at an end of a row, beside vectors."""
-        loads = {}
+    def element(
+        self, g: dict[str, cute.Tensor], i: Any, inside: Boolean, *, end: Int32 | None = None, alone: bool = False
+    ) -> Piece:
+        """Loads one element of a row of each operand, if ``inside``; ``alone``: at an end of a row, beside vectors.
+
+        ``end``: of the row, with which ``i`` is compared again for the store.  There are seven predicates, and loads
+        wait for one that is kept for a store.
+        """
+        loads, epoch = {}, Epoch()
         for name in (*self.binding.loaded, *self.binding.operands.columns):
             rX = self.filled(1, name, g)
             load_if(neighbors(g[name], i, 1), rX, inside, load_policy(), alone=alone)
             loads[name] = rX.load
 
         def store(name: str, y: Any) -> None:
-            store_if(g[name], i, y[0], inside)
+            store_if(g[name], i, y[0], inside if end is None else i < end + Int32(epoch.zero))
 
-        return self.piece(g, loads, partial(indices, i, 1), inside, 1, store=store)
+        return self.piece(g, loads, partial(indices, i, 1), inside, 1, store=store, epoch=epoch)
 
     def piece(
         self, g: dict[str, cute.Tensor], loads: dict[str, Any], index: Any, inside: Any, vec: int, **more: Any

@@ -1,7 +1,7 @@
 """Selects the variant and the configuration of a launch.
 
     contiguous rows           held        lanes, a block or a cluster hold a row on chip; one read
-    short strided rows        held        a thread holds a row of up to 32 elements, a warp of up to 512
+    short strided rows        held        a thread holds a row of up to 32 elements, lanes of up to 512
     few long rows             grid        all blocks of the GPU hold them and exchange through global memory; one read
     longer rows               stream      a block per row; one read for all folds (each, without a merge), one to write
     few of them               split       parts of rows, a launch per pass; the same reads
@@ -30,7 +30,7 @@ from forge_core.rows.arguments import block_threads, bytes_in_flight, row_parts,
 from forge_core.rows.binding import Binding
 from forge_core.rows.config import ALL_DIMS, LIMIT, MANY_DIMS, ColumnConfig, HeldConfig, RowConfig, StreamConfig
 from forge_core.rows.listing import listed
-from forge_core.rows.neighbors import FEW_CHUNKS, by_lanes, choose_column
+from forge_core.rows.neighbors import APART, FEW_CHUNKS, by_lanes, choose_column
 from forge_core.rows.problem import Problem
 from forge_core.rows.teams import PersistentConfig, choose_long_team, choose_team, team_sizes
 from forge_core.rows.thresholds import thresholds
@@ -238,11 +238,14 @@ def _choose_held(binding: Binding, problem: Problem, device: Device) -> HeldConf
 
 
 def _strided(binding: Binding, problem: Problem, device: Device) -> HeldConfig | None:
-    """Selects the configuration whose threads, or warps, each hold a row of any stride, if one can."""
+    """Selects the configuration whose threads or lanes hold a row of any stride, if one can."""
     if problem.kind == "empty" or len(problem.reduced) > 1 or len(problem.kept) > MANY_DIMS:
         return None
+    # Rows that are farther apart than their elements are written by several lanes each, as contiguous ones are.
+    near = not binding.operands.writes or problem.neighboring(device.sm_count)
     lanes = (c for c in listed(binding, device, HeldConfig, "element") if c.reduced)
-    return next(iter(_fitting(lanes, problem)), None)
+    able = (c for c in lanes if near or c.lanes > 1 or c.capacity < APART)
+    return next(iter(_fitting(able, problem)), None)
 
 
 def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Refusal:
