@@ -108,7 +108,19 @@ def test_many_rows(dtype, rows):
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_permuted_rows(name, dtype):
     """Rows whose elements are apart, with neighbors beside them, and whose results are contiguous."""
-    shapes = ((700, 3), (1, 90), (5000, 20), (33, 33), (40, 64), (4300, 65), (129, 257), (12, 4097), (300, 3000))
+    shapes = (
+        (700, 3),
+        (1, 90),
+        (5000, 20),
+        (40000, 20),
+        (33, 33),
+        (40, 64),
+        (4300, 65),
+        (129, 257),
+        (130, 1100),
+        (12, 4097),
+        (300, 3000),
+    )
     for rows, count in shapes:
         x = numbers("wide", count, rows, dtype)
         check_bound(name, x.t(), -1, what="permuted")

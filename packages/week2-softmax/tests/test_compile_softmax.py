@@ -127,6 +127,22 @@ def test_rows_of_a_permuted_tensor_are_transposed_on_chip(rows, length, held):
     assert {getattr(one.config, "held", None) for one in told} == {held}
 
 
+@pytest.mark.parametrize(
+    "rows, length, transposes",
+    [(500, 50, False), (1000, 131, False), (1000, 132, True), (64, 2048, False), (8, 2049, True)],
+)
+def test_few_elements_of_a_permuted_tensor_are_written_without_a_transposition(rows, length, transposes):
+    told = week2.softmax.explain(meta(length, rows).t(), -1, arch="sm_90a")
+    assert (told.variant, told.config.transposes) == ("column", transposes)
+
+
+def test_many_elements_of_one_permuted_input_are_loaded_sixteen_a_thread():
+    x, few = meta(40, 30000).t(), meta(40, 12000).t()
+    assert week2.softmax.explain(x, -1, arch="sm_90a").config.chunks == 16
+    assert week2.softmax.explain(few, -1, arch="sm_90a").config.chunks == 8
+    assert week2.softmax_backward.explain(x, meta(30000, 40), -1, arch="sm_90a").config.chunks == 8
+
+
 @pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp"])
 def test_rows_of_one_element_are_mapped_together(op):
     forward, backward = explain(op, (4096, 1)), explain(f"{op}_backward", (4096, 1))
@@ -135,9 +151,11 @@ def test_rows_of_one_element_are_mapped_together(op):
         assert f".entry {told.config.kernel_name}" in compiled(told)
 
 
-@pytest.mark.parametrize("rows, length, chunks", [(10**6, 64, 8), (10**6, 65, 16), (10**6, 128, 16), (500, 128, 8)])
+@pytest.mark.parametrize(
+    "rows, length, chunks", [(10**6, 64, 16), (10**6, 65, 16), (10**6, 128, 16), (3, 5000, 8), (3, 10000, 16)]
+)
 def test_permuted_rows_are_held_by_few_registers_if_that_is_enough(rows, length, chunks):
-    """One block holds 8 groups of as many elements, or two share the row where tiles are few."""
+    """One block holds 8 groups of as many elements, or up to eight share the row where tiles are few."""
     assert week2.softmax.explain(meta(length, rows).t(), -1, arch="sm_90a").config.chunks == chunks
 
 

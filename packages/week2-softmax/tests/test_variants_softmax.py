@@ -152,6 +152,14 @@ def small_call(case: tuple[Any, ...]) -> tuple[tuple[torch.Tensor, ...], torch.T
     return (on(grad), on(y)), getattr(torch.ops.aten, f"_{op}_data")(g, p, dim, torch.float64).cuda()
 
 
+def assert_near(got: torch.Tensor, exact: torch.Tensor, case: tuple[Any, ...]) -> None:
+    """Within an ulp of float64's, and what a short row's sums may lose of its largest result."""
+    info = torch.finfo(got.dtype)
+    assert got.shape == exact.shape
+    lost = max(info.eps / 2**8 if info.bits == 16 else 16 * info.eps, 2.0**-49) * exact.abs().max()
+    assert bool(((got.double() - exact).abs() <= info.eps * exact.abs() + lost).all()), case
+
+
 def subset(variant: str, arch: str | None) -> tuple[list[tuple[Any, ...]], set[tuple[Any, ...]]]:
     """Few of the smallest calls that have together all the traits of all of them, and those traits."""
     able: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
@@ -201,9 +209,18 @@ def test_smallest_shapes(variant: str) -> None:
     """The subset for compute-sanitizer; the test above says what it holds."""
     for case in subset(variant, None)[0]:
         tensors, exact = small_call(case)
-        got = getattr(week2, case[0])(*tensors, case[3], variant=variant)
-        # Within an ulp of float64's, and what a short row's sums may lose of its largest result.
-        info = torch.finfo(got.dtype)
-        assert got.shape == exact.shape
-        lost = max(info.eps / 2**8 if info.bits == 16 else 16 * info.eps, 2.0**-49) * exact.abs().max()
-        assert bool(((got.double() - exact).abs() <= info.eps * exact.abs() + lost).all()), case
+        assert_near(getattr(week2, case[0])(*tensors, case[3], variant=variant), exact, case)
+
+
+@pytest.mark.gpu
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(("length", "held", "chunks"), [(2049, True, 8), (10_000, True, 16), (30_000, False, 8)])
+@pytest.mark.parametrize("op", ["softmax", "softmax_backward"])
+def test_smallest_shapes_of_rows_that_are_transposed_on_chip(op: str, length: int, held: bool, chunks: int) -> None:
+    for dtype in (torch.bfloat16, torch.float32):
+        case = (op, dtype, (3, length, 0), -1)
+        tensors, exact = small_call(case)
+        permuted = [x.t().contiguous().t() for x in tensors]
+        config = getattr(week2, op).explain(*permuted, -1).config
+        assert (config.transposes, config.held, config.chunks) == (True, held, chunks)
+        assert_near(getattr(week2, op)(*permuted, -1), exact, case)

@@ -29,6 +29,8 @@ APART = 9
 #: or parts, for ``SHORT`` rows where they are written; beyond so many bytes, whose loads take longer than another
 #: launch, a tile has a cache line.
 WIDE, MANY_TILES, LONG = 4, 1.5, 2**27
+#: Most elements, and elements per row, of a permuted tensor whose rows are written without a transposition.
+DIRECT = 2**17, 2**11
 # Bytes from which sums of aligned elements are limited by DRAM, where vectors load up to 7 % faster.
 _STREAMED = 2**25
 
@@ -42,16 +44,17 @@ def choose_column(binding: Binding, problem: Problem, device: Device) -> ColumnC
     kind = problem.column_alignment(binding.widest_vec, COLUMN_THREADS)
     if kind in ("shifted", "skewed") and _few(binding, problem):
         kind = "element"
+    transposes = problem.transposes and (problem.rows * problem.length > DIRECT[0] or problem.length > DIRECT[1])
     one_kept = len(problem.kept) == 1  # for which tiles that a block holds have kernels of their own
     found = [
         c
         for c in listed(binding, device, ColumnConfig, kind, "element")
-        if c.transposes == problem.transposes and (c.rank == 1) == (c.held and one_kept)
+        if c.transposes == transposes and (c.rank == 1) == (c.held and one_kept)
     ]
     dims = {align: _reduced(found, align, problem) for align in (kind, "element")}
     found = [c for c in found if c.reduced == dims[c.align]]
     able = [c for c in found if c.align == kind]
-    if problem.transposes:
+    if transposes:
         return _transposed(able, problem, device)
     for single in found if kind in ("whole", "element") else ():
         if single.align == "element" and single.held:
@@ -110,11 +113,15 @@ def _by_element(binding: Binding, problem: Problem, kind: str, tiles: Tiling, ch
 def _transposed(able: list[ColumnConfig], problem: Problem, device: Device) -> ColumnConfig | Refusal:
     """Selects among the configurations of permuted tensors: a cluster per tile, or parts if tiles are few and long.
 
-    Of clusters the one with the fewest registers that hold a row, or the first.
+    Of clusters the one with the fewest registers that hold a row, or the first; of one input and many tiles that with
+    the most, which loads more at once.
     """
     each = {c: tiling(c, problem, device) for c in able}
     holds = [c for c, tiles in each.items() if c.held and tiles.parts * tiles.groups * c.chunks >= problem.length]
     config, parted = (holds or able)[0], able[-1]
+    one_input = holds and len(config.binding.loaded) == 1 and not config.binding.operands.columns
+    if one_input and each[holds[-1]].tiles * each[holds[-1]].parts >= 2 * device.sm_count:
+        config = holds[-1]
     tiles = each[config]
     # A cluster reads again what its registers do not hold.
     few = tiles.tiles * tiles.parts < target_blocks(config, device)
@@ -132,11 +139,11 @@ def _checked(config: ColumnConfig, problem: Problem, tiles: Tiling) -> ColumnCon
 
 
 def by_lanes(binding: Binding, problem: Problem, held: HeldConfig, column: ColumnConfig, device: Device) -> bool:
-    """Whether a short strided row is read faster by the thread or the lanes of ``held`` than in a tile of ``column``."""
+    """Whether a thread or the lanes of ``held`` read a short strided row faster than a tile of ``column``."""
     aligned, folds = column.align == "whole", len(binding.program.folds)
     if held.lanes > 1:
         return problem.length >= APART and not problem.neighboring(device.sm_count)
-    if column.transposes:
+    if problem.transposes:
         few = problem.rows <= held.threads * device.sm_count
         return problem.length < (FEW_ALONE if few else ALONE)
     if not folds and problem.kind == "outer":  # a map: tiles spread few rows over more blocks
