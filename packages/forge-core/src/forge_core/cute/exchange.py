@@ -196,10 +196,11 @@ def receive(monoid: Monoid, at: Exchange, place: tuple[Any, ...]) -> tuple[Any, 
         cute.arch.sync_threads()
     else:
         cute.arch.mbarrier_wait(at.arrived, at.phase)
-    lanes = min(room, WARP)
-    found = [_unpack(at.sAcc, lane % lanes + i, monoid.types) for i in range(0, room, lanes)]
-    if not isinstance(slots, int):
-        found = [select(lane % lanes + i * lanes < slots, acc, monoid.identity()) for i, acc in enumerate(found)]
+    lanes = min(1 << (room - 1).bit_length(), WARP)  # shuffles are among a power of two
+    places, beyond = [lane % lanes + i for i in range(0, room, lanes)], room % lanes > 0
+    found = [_unpack(at.sAcc, cutlass.min(i, room - 1) if beyond else i, monoid.types) for i in places]
+    if beyond or not isinstance(slots, int):
+        found = [select(i < slots, acc, monoid.identity()) for i, acc in zip(places, found, strict=True)]
     return reduce_lanes(combine_all(found, monoid), monoid, lanes, repeated=True)
 
 
