@@ -24,8 +24,8 @@ FULL = 0.9
 LINE, LINES, SECTOR = 8, 16, 2
 #: Rows of a narrow tile: at most; and those of a cluster by element, of which a tile has fewer only if tiles are few.
 NARROW, EACH = 16, 8
-#: Minimum rows of a tile that is transposed, which a warp reads at once.
-WARP = 32
+#: Minimum rows of a tile that is transposed, which a warp reads at once, and resident blocks for which it is shared.
+WARP, TRANSPOSED = 32, 2
 
 
 def arguments(
@@ -105,7 +105,7 @@ def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
     if problem.length > COLUMN_THREADS and not problem.neighboring(device.sm_count):
         problem = problem.row_by_row()
     if config.transposes:
-        return _transposed_tiling(config, problem, target, config.resident * device.sm_count)
+        return _transposed_tiling(config, problem, target, TRANSPOSED * device.sm_count)
     if config.blocks > 1:
         by_element = config.align == "element"
         most = device.sm_count * (len(program.folds) if by_element else config.resident)

@@ -1,7 +1,7 @@
 """Configurations of the row engine's kernels: frozen dataclasses, one compiled kernel each.
 
 Sizes, strides and addresses are runtime arguments of a launch, so that a new shape compiles nothing unless it selects a
-configuration of its program and dtypes that no earlier shape has: there are up to 84.
+configuration of its program and dtypes that no earlier shape has: there are up to 85.
 """
 
 from __future__ import annotations
@@ -382,14 +382,16 @@ class ColumnConfig(RowConfig):
 
     @cached_property
     def resident(self) -> int:
-        """Minimum resident blocks per multiprocessor; at least half of its threads if parts only add elements up.
-
-        Such a kernel needs fewer registers than ``registers`` estimates, and parts are chosen for that many blocks.
-        """
-        program = self.binding.program
-        adds = (self.workspace or self.blocks > 1) and len(program.folds) == 1 and not self.binding.operands.writes
-        adds = adds and self.registers <= 96 and self.binding.words(self.vec) == 4
-        return max(super().resident, 1024 // self.threads if adds else 1)
+        """Minimum resident blocks per multiprocessor: more than ``registers`` allow in kernels that need fewer."""
+        operands, folds = self.binding.operands, len(self.binding.program.folds)
+        # Half of a multiprocessor's threads if parts only add elements up; parts are chosen for that many.
+        adds = (self.workspace or self.blocks > 1) and folds == 1 and not operands.writes
+        least = 1024 // self.threads if adds and self.registers <= 96 and self.binding.words(self.vec) == 4 else 1
+        # Of kernels that transpose what is reached without spills, most of all if an element takes one register.
+        if self.transposes and self.binding.wide == 1 and not operands.scalars:
+            few, alone = folds + len(operands.columns + operands.writes) <= 3, self.binding.words(1) == 1
+            least = max(3 if alone and not operands.columns else 1, (32 if few else 24) // self.chunks)
+        return max(super().resident, least)
 
     @property
     def idea(self) -> str:

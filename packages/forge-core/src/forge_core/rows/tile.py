@@ -22,10 +22,13 @@ from cutlass.memory import SmemAllocator
 
 from forge_core.cute.copy import copy_if, head_elements, load_if, neighbors, stepping
 from forge_core.cute.exchange import Places
+from forge_core.cute.memory import elements_at
 from forge_core.rows.values import Piece
 
 # Elements from a row's end within which a vector may reach beyond it.
 _FAR = 16
+# Rows of a thread whose outputs are read from shared memory at once.
+_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
@@ -254,6 +257,7 @@ def writer(tile: Tile, g: dict[str, cute.Tensor], smem: SmemAllocator, row: Any,
 def _store_rows(tile: Tile, sY: list, out: list, row: cutlass.Constexpr, rows: Int32, begin: Int32, end: Int32):
     """Writes a thread's elements at ``chunks`` steps from ``begin``, before ``end``."""
     thread, groups, chunks = cute.arch.thread_idx()[0], tile.groups, tile.kernel.chunks
+    names = tile.kernel.binding.operands.writes
     first, pitch = begin * groups, chunks * groups | 1  # odd: neighboring rows are in different banks
     count = cutlass.min(cutlass.min(chunks, end - begin) * groups, tile.length - first)
     cute.arch.sync_threads()  # the iteration before is written
@@ -262,15 +266,24 @@ def _store_rows(tile: Tile, sY: list, out: list, row: cutlass.Constexpr, rows: I
             for c in cutlass.range_constexpr(chunks):
                 sY[k][tile.first * pitch + c * groups + tile.start] = out[k][c]
     cute.arch.sync_threads()
-    lanes = Int32(32)
-    for fewer in cutlass.range_constexpr(4, 1, -1):
-        lanes = Int32(cutlass.select_(count <= 1 << fewer, 1 << fewer, lanes))
-    for r in cutlass.range(thread // lanes, rows, cute.arch.block_dim()[0] // lanes, unroll=1):
-        g = row(Int64(r))
-        gY = [g[name] for name in tile.kernel.binding.operands.writes]
-        for k in cutlass.range_constexpr(len(sY)):
-            for n in cutlass.range(thread % lanes, count, lanes, unroll=4):
-                gY[k][first + n] = sY[k][r * pitch + n]
+    # Threads along the elements of a row, and then down the rows; several rows of a thread are in flight at once.
+    threads = cute.arch.block_dim()[0]
+    lanes = cutlass.min(chunks * groups, threads)
+    r0, down = thread // lanes, threads // lanes
+    for k in cutlass.range_constexpr(len(sY)):
+        gY, below = row(Int64(r0))[names[k]], row(Int64(r0 + down))[names[k]]
+        stride = below.iterator.toint() - gY.iterator.toint()
+        for n in cutlass.range(thread % lanes, count, lanes, unroll=1):
+            address = (gY.iterator + cute.crd2idx(first + n, gY.layout)).toint()
+            for r in cutlass.range(r0, rows, _AT_ONCE * down, unroll=1):
+                rY = cute.make_rmem_tensor(_AT_ONCE, gY.element_type)
+                for c in cutlass.range_constexpr(_AT_ONCE):
+                    if r + c * down < rows:
+                        rY[c] = sY[k][(r + c * down) * pitch + n]
+                for c in cutlass.range_constexpr(_AT_ONCE):
+                    if r + c * down < rows:
+                        elements_at(address, gY.element_type, 1)[0] = rY[c]
+                    address = address + stride
 
 
 @cute.jit
