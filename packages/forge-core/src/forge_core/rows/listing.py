@@ -68,8 +68,9 @@ _BLOCK_ROWS = (
     (448, 16, _SOME),
     (256, 16, _MANY),
 )
-# Longer unaligned rows, whose vectors have registers for what surrounds them, too.
-_UNALIGNED_ROWS = ((512, 1, _SOME), (512, 8, _SOME), (512, 16, _SOME))
+# Longer unaligned rows, whose vectors have registers for what surrounds them, too.  Larger clusters are slower where
+# fewer blocks hold a row, most of all those of few warps.
+_UNALIGNED_ROWS = ((512, 1, _SOME), (256, 4, _SOME), (512, 8, _SOME), (512, 16, _SOME))
 # Few rows over the whole GPU: words per thread, of which the most are taken that fit in this many registers; fewer from
 # sm_100 on, where the compiler allocates more besides.
 _GRID_WORDS, _GRID_REGISTERS, _GRID_REGISTERS_NEWER = (80, 64, 48), 116, 100
