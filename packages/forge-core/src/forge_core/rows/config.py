@@ -384,13 +384,13 @@ class ColumnConfig(RowConfig):
     def resident(self) -> int:
         """Minimum resident blocks per multiprocessor: more than ``registers`` allow in kernels that need fewer."""
         operands, folds = self.binding.operands, len(self.binding.program.folds)
-        # Half of a multiprocessor's threads if parts only add elements up; parts are chosen for that many.
+        # Half of a multiprocessor's threads if parts only add up, or what transposing kernels reach without spills.
         adds = (self.workspace or self.blocks > 1) and folds == 1 and not operands.writes
         least = 1024 // self.threads if adds and self.registers <= 96 and self.binding.words(self.vec) == 4 else 1
-        # Of kernels that transpose what is reached without spills, most of all if an element takes one register.
         if self.transposes and self.binding.wide == 1 and not operands.scalars:
             few, alone = folds + len(operands.columns + operands.writes) <= 3, self.binding.words(1) == 1
-            least = max(3 if alone and not operands.columns else 1, (32 if few else 24) // self.chunks)
+            most = 32 if few else 16 if operands.results else 24
+            least = max(3 if alone and not operands.columns else 1, most // self.chunks)
         return max(super().resident, least)
 
     @property
