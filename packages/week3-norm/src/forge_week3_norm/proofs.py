@@ -18,16 +18,8 @@ __all__ = ["EPS", "PROOFS", "spread"]
 
 EPS = 1e-5
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-CASES = tuple(Case(shape, (dim,)) for shape, dim in (((4, 6), -1), ((4, 6), 0), ((3, 5, 7), (1, 2)), ((2, 301), -1)))
-#: Calls whose error is measured: short and long rows, whole and not, for each kernel; and rows side by side.
-MEASURED = tuple(
-    Case(shape, (dim,))
-    for shape, dim in (((300, 64), -1), ((33, 4097), -1), ((3, 2**15), -1), ((4097, 40), 0), ((70, 1031), 0))
-)
 #: A mean beside which deviations are small: the mean of squares less the square of the mean has none of their digits.
 LARGE = 1000.0
-
-
 # By the names of the registered operators.
 rms_norm, layer_norm = ops.rms_norm_y, ops.layer_norm_y
 rms_norm_total = Joined(ops.rms_norm_total, lambda found: torch.stack(found[:2]))
@@ -50,6 +42,16 @@ def _along(t: torch.Tensor, x: torch.Tensor, dims: tuple[int, ...]) -> torch.Ten
 
 def _others(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(i for i in range(x.ndim) if i not in dims)
+
+
+def _cases(*calls: tuple[tuple[int, ...], Any]) -> tuple[Case, ...]:
+    return tuple(Case(shape, (dim,)) for shape, dim in calls)
+
+
+CASES = _cases(((4, 6), -1), ((4, 6), 0), ((3, 5, 7), (1, 2)), ((2, 301), -1))
+#: Calls whose error is measured: short and long rows, whole and not, for each kernel; rows side by side, also permuted.
+MEASURED = _cases(((300, 64), -1), ((33, 4097), -1), ((3, 2**15), -1), ((4097, 40), 0), ((70, 1031), 0))
+PERMUTED = _cases(((9000, 30), -1), ((4300, 65), -1), ((1000, 1000), -1), ((300, 3000), -1))
 
 
 def _make(
@@ -81,6 +83,8 @@ def _samples(make: Callable[..., Any]) -> Callable[[torch.device], Iterator[tupl
         for dtype in DTYPES:
             for seed, case in enumerate(MEASURED):
                 yield (*make(case, dtype, device, seed, LARGE if seed % 2 else 0.0), *case.args)
+            for case in PERMUTED:
+                yield (*(t.mT.contiguous().mT if t.ndim > 1 else t for t in make(case, dtype, device, 0)), *case.args)
 
     return samples
 
@@ -201,11 +205,7 @@ _TOTAL: dict[str, Any] = {**_SOME, "inapplicable": _NODES}
 _OF_X: dict[str, Any] = {**_SOME, "inapplicable": _STATISTICS}
 _OF_WEIGHT: dict[str, Any] = {**_SOME, "inapplicable": {**_NODES, **_STATISTICS}}
 #: Of rows that a cluster holds, of any layout.
-_HELD = tuple(
-    Case(shape, (dim,))
-    for shape, dim in (((300, 64), -1), ((70, 4097), -1), ((1100, 2**15), -1), ((4096, 20), 0), ((3, 700, 64), 1))
-)
-
+_HELD = _cases(((300, 64), -1), ((70, 4097), -1), ((1100, 2**15), -1), ((4096, 20), 0), ((3, 700, 64), 1))
 _PLANTED = Planted(mean_of_squares, "float64_error")
 _LAYER_NORM: dict[str, Any] = {**_ALL, "launches": (*LAUNCHES, Case((530, 2**15), (-1,))), "planted": [_PLANTED]}
 _FORWARD, _ADDED = "x weight bias", "x residual weight bias"
