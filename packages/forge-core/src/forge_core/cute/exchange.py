@@ -197,10 +197,13 @@ def receive(monoid: Monoid, at: Exchange, place: tuple[Any, ...]) -> tuple[Any, 
     else:
         cute.arch.mbarrier_wait(at.arrived, at.phase)
     lanes = min(1 << (room - 1).bit_length(), WARP)  # shuffles are among a power of two
-    places, beyond = [lane % lanes + i for i in range(0, room, lanes)], room % lanes > 0
-    found = [_unpack(at.sAcc, cutlass.min(i, room - 1) if beyond else i, monoid.types) for i in places]
+    beyond = room % lanes > 0  # some lanes have no slot
+    found = []
+    for i in range(0, room, lanes):
+        slot = lane % lanes + i
+        found.append(_unpack(at.sAcc, cutlass.min(slot, room - 1) if beyond else slot, monoid.types))
     if beyond or not isinstance(slots, int):
-        found = [select(i < slots, acc, monoid.identity()) for i, acc in zip(places, found, strict=True)]
+        found = [select(lane % lanes + i * lanes < slots, acc, monoid.identity()) for i, acc in enumerate(found)]
     return reduce_lanes(combine_all(found, monoid), monoid, lanes, repeated=True)
 
 
