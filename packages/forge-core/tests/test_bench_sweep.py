@@ -38,6 +38,29 @@ def test_peers_that_autotune_are_beside_the_first_cases_alone():
     assert [len(case.peers) for case in planned] == [2] * sweep.AUTOTUNED + [1] * (50 - sweep.AUTOTUNED)
 
 
+def test_a_process_that_ends_loses_the_case_in_progress_alone(forge, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "SLOW", 0.0)
+    path, measured, begun = tmp_path / "sweep.json", runner._measured, []
+    command = ("bench", "sweep", "softmax", "--cases", "4", "--seed", "3", *SMALL, "--json", path)
+
+    def ends(planned, *args, **options):
+        begun.append(planned.case.name)
+        if len(begun) == 3:
+            raise SystemExit(137)
+        return measured(planned, *args, **options)
+
+    monkeypatch.setattr(runner, "_measured", ends)
+    assert forge(*command).exit_code == 137
+    kept = load(path)
+    assert kept.interrupted
+    assert [case.name for case in kept.cases] == begun[:2]
+    assert kept.not_run == [case.name for case in sweep.draw(SOFTMAX, 3, 4, ("float32", "bfloat16"), 50000)[2:]]
+
+    assert forge(*command).exit_code == 0
+    assert begun[3:] == kept.not_run
+    assert load(path).cases[:2] == kept.cases
+
+
 def test_a_sweep_that_was_ended_is_continued_by_the_same_command(forge, tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "SLOW", 0.0)
     path = tmp_path / "sweep.json"

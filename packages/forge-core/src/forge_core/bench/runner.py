@@ -82,12 +82,14 @@ def run_all(
     options: Options,
     *,
     on_case: Callable[[str], None] = lambda name: None,
+    save: Callable[[records.Record], None] | None = None,
     stop: Interrupts | None = None,
 ) -> records.Record:
     """Runs everything, and returns the record.
 
     An error in one case is recorded, and the others still run.  KeyboardInterrupt ends the run; the record holds what
-    was measured until then.  `on_case` is called with the name of each case that is done.
+    was measured until then.  `on_case` is called with the name of each case that is done, and `save` with the record so
+    far, interrupted while cases are left.
 
     Raises:
         BenchmarkError: FORGE_DEBUG is set, or there is no device to run on.
@@ -121,12 +123,37 @@ def run_all(
     measured: list[tuple[PlannedCase, list[records.CaseRecord]]] = [(planned, []) for planned in run.cases]
     imports: list[records.ImportRecord] = []
     interrupted, stop = False, stop or Interrupts()
+
+    def so_far(interrupted: bool) -> records.Record:
+        return records.Record(
+            suite=run.name,
+            date=date.isoformat(),
+            timer=run.timer,
+            backend=options.backend,
+            method={"host": HOST_METHOD.format(batch=BATCH), "cold": cold.METHOD}.get(run.timer, timer.method),
+            notes=notes,
+            environment=environment,
+            seed=options.seed,
+            repeats=options.repeats,
+            warmup=options.policy.warmup,
+            empty_pair_us=empty_pair_us,
+            seconds=round(time.perf_counter() - began, 1),
+            cases=[records.combined(parts, planned.targets if judged else ()) for planned, parts in measured if parts],
+            imports=imports,
+            stopwatch=options.stopwatch if cuda else "wall",
+            l2_policy=options.l2 if cuda else AS_FOUND.name,
+            interrupted=interrupted,
+            not_run=[planned.case.name for planned, parts in measured if not parts],
+        )
+
     try:
         for number in range(options.repeats):
             for planned, parts in measured:
                 if not (parts and parts[-1].error):
                     parts.append(_measured(planned, replace(context, run=number), first=run.timer == "cold"))
                 on_case(planned.case.name)
+                if save is not None:
+                    save(so_far(interrupted=not all(parts for _, parts in measured)))
                 stop.check()
         for module, targets in run.imports:
             imports.append(_import(module, targets if judged else ()))
@@ -138,26 +165,7 @@ def run_all(
     if interrupted and options.repeats > 1:
         whole = min((len(parts) for _, parts in measured if not (parts and parts[-1].error)), default=0)
         notes.append(f"Of {options.repeats} runs {whole} came to their end; the first cases may have one more.")
-    return records.Record(
-        suite=run.name,
-        date=date.isoformat(),
-        timer=run.timer,
-        backend=options.backend,
-        method={"host": HOST_METHOD.format(batch=BATCH), "cold": cold.METHOD}.get(run.timer, timer.method),
-        notes=notes,
-        environment=environment,
-        seed=options.seed,
-        repeats=options.repeats,
-        warmup=options.policy.warmup,
-        empty_pair_us=empty_pair_us,
-        seconds=round(time.perf_counter() - began, 1),
-        cases=[records.combined(parts, planned.targets if judged else ()) for planned, parts in measured if parts],
-        imports=imports,
-        stopwatch=options.stopwatch if cuda else "wall",
-        l2_policy=options.l2 if cuda else AS_FOUND.name,
-        interrupted=interrupted,
-        not_run=[planned.case.name for planned, parts in measured if not parts],
-    )
+    return so_far(interrupted)
 
 
 def _notes(run: Run, options: Options, gpu: str, *, judged: bool) -> list[str]:

@@ -157,7 +157,7 @@ def sweep_command(
     path: Path | None,
     gate: float | None,
 ) -> None:
-    """Measure an operator on random problems beside all peers; --limit ends it, the same command continues it."""
+    """Measure an operator on random problems beside all peers; the same command continues a sweep that ended."""
     benches = {operator: bench for bench in planning.discover() for operator in bench.by_name}
     check_known("benchmarks", "operator", [name], benches, click.UsageError)
     operator = benches[name].by_name[name]
@@ -172,12 +172,17 @@ def sweep_command(
     )
 
     def extended(record: Record | None, left: planning.Run, options: runner.Options) -> Record:
+        def whole(found: Record) -> Record:
+            return found if record is None else sweep.continued(record, found)
+
+        def save(found: Record) -> None:
+            if path is not None:  # after each case: what ends a process may leave it no time to write
+                write_atomically(path, whole(found).dumps())
+
         with runner.Interrupts(ends - time.monotonic()) as interrupts, progress(len(left.cases)) as on_case:
-            found = runner.run_all(left, options, on_case=on_case, stop=interrupts)
-            found = found if record is None else sweep.continued(record, found)
-            if path is not None:
-                write_atomically(path, found.dumps())
-        return found
+            found = runner.run_all(left, options, on_case=on_case, save=save, stop=interrupts)
+            save(found)
+        return whole(found)
 
     before = load(path) if path is not None and path.exists() else None
     left = sweep.rest(run, before)
