@@ -391,7 +391,18 @@ def by_id(*subjects):
 
 
 #: Checks and faults of operators of forge_core.op alone.
-OF_OPERATORS = ("value", "traced", "forward_mode", "tangent_lost", "vmap", "refusals", "bad_out", "backends", "explain")
+OF_OPERATORS = (
+    "drawn",
+    "value",
+    "traced",
+    "forward_mode",
+    "tangent_lost",
+    "vmap",
+    "refusals",
+    "bad_out",
+    "backends",
+    "explain",
+)
 
 
 def test_each_property_is_a_test_of_its_own_with_its_marks():

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
-#: contiguous; the last two dimensions swapped in memory; one element past an aligned address; rows of a wider
-#: matrix; every second column.
-LAYOUTS = ("contiguous", "permuted", "offset", "sliced", "stepped")
+from forge_core.testing.inputs import LAYOUTS, in_layout
 
 
 def generator_for(device: torch.device, *, seed: int, what: str) -> torch.Generator:
@@ -39,16 +38,7 @@ def random_tensor(
         raise ValueError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}.")
     if layout in ("permuted", "sliced") and len(shape) < 2:
         raise ValueError(f"layout {layout}: expected a shape of two or more dimensions, got {shape}.")
-    if layout == "permuted":
-        swapped = (*shape[:-2], shape[-1], shape[-2])
-        return _values(swapped, dtype, device, generator).transpose(-1, -2)
-    if layout == "offset":
-        return _values((math.prod(shape) + 1,), dtype, device, generator)[1:].view(shape)
-    if layout == "sliced":
-        return _values((*shape[:-1], shape[-1] + 1), dtype, device, generator)[..., :-1]
-    if layout == "stepped":
-        return _values((*shape[:-1], 2 * shape[-1]), dtype, device, generator)[..., ::2]
-    return _values(shape, dtype, device, generator)
+    return in_layout(partial(_values, dtype=dtype, device=device, generator=generator), shape, layout)
 
 
 def _values(

@@ -18,12 +18,12 @@ import msgspec
 
 from forge_core import dtypes
 from forge_core.bench import Bench, Case, OperatorBench
-from forge_core.bench.inputs import LAYOUTS
 from forge_core.bench.plan import PlannedCase, Run
 from forge_core.bench.records import SWEEP, CaseRecord, ContenderRecord, Record
 from forge_core.bench.report import Table
 from forge_core.bench.schema import AUTO, OURS
 from forge_core.errors import BenchmarkError
+from forge_core.testing.inputs import log_uniform, random_layout
 from forge_core.timing import quantile
 from forge_core.timing.interleave import Policy
 
@@ -34,8 +34,6 @@ WORST = 10
 #: Speedup over the fastest peer below which a case is measured once more, and times as many samples.
 SLOW, TIMES = 0.90, 5
 _AGAIN = f"Measured again, with {TIMES} times the samples."
-#: How often each of LAYOUTS is drawn.
-_WEIGHTS = (12, 2, 2, 2, 2)
 _LEAST_BYTES = 1024
 
 #: Classes of problems; a case is of the first that applies.
@@ -60,20 +58,15 @@ def draw(operator: OperatorBench, seed: int, count: int, kinds: Sequence[str], m
     choose, found = random.Random(f"{operator.name} {seed}"), dict[str, Case]()  # noqa: S311 - cases, no secret
     while len(found) < count:
         dtype = dtypes.parse(choose.choice(kinds))
-        elements = _log_uniform(choose, _LEAST_BYTES, most_bytes) // dtype.itemsize
-        columns = _log_uniform(choose, 1, elements)
+        elements = log_uniform(choose, _LEAST_BYTES, most_bytes) // dtype.itemsize
+        columns = log_uniform(choose, 1, elements)
         shape = [max(1, elements // columns), columns]
         if shape[0] > 4 and choose.random() < 0.2:
-            batch = _log_uniform(choose, 2, min(64, shape[0] // 2))
+            batch = log_uniform(choose, 2, min(64, shape[0] // 2))
             shape = [batch, shape[0] // batch, columns]
-        (layout,) = choose.choices(LAYOUTS, _WEIGHTS)
-        case = Case(operator.name, tuple(shape), dtype, layout)
+        case = Case(operator.name, tuple(shape), dtype, random_layout(choose))
         found.setdefault(case.name, case)
     return list(found.values())
-
-
-def _log_uniform(choose: random.Random, least: int, most: int) -> int:
-    return min(most, round(math.exp(choose.uniform(math.log(least), math.log(max(least, most))))))
 
 
 def plan(bench: Bench, operator: OperatorBench, cases: Sequence[Case]) -> Run:

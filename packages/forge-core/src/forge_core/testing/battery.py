@@ -23,6 +23,7 @@ from forge_core.op import Operator
 from forge_core.testing import battery_checks as checks
 from forge_core.testing import conformance, conformance_calls
 from forge_core.testing.conformance import same_bits
+from forge_core.testing.conformance_drawn import check_drawn
 from forge_core.testing.planted import GENERAL, Planted
 from forge_core.testing.subject import Subject
 
@@ -38,6 +39,7 @@ NEEDS: dict[str, tuple[Callable[[Subject], bool], str]] = {
     "overload": (lambda subject: subject.registered() is not None, "no registered overload is declared"),
     "out": (lambda subject: checks.out_form(subject) is not None, "the operator has no out form"),
     "inexact": (lambda subject: bool(checks.dtypes_of(subject, "nan_and_inf")), "no floating-point dtype is declared"),
+    "explains": (lambda subject: hasattr(subject.operator, "explain"), "it does not explain its calls"),
     "floats": (lambda subject: bool(checks.dtypes_of(subject, "float64_error")), "no floating-point dtype is declared"),
     "gradient": (lambda subject: subject.differentiable, "no gradient is registered"),
 }
@@ -94,6 +96,7 @@ CHECKS: dict[str, Check] = {
     "explain": Check(checks.of_operator(conformance_calls.check_explain), needs=("operator",)),
     "threads": Check(checks.threads),
     "determinism": Check(checks.determinism),
+    "drawn": Check(check_drawn, GPU, each_dtype=True, needs=("explains",)),
     "graph_replay": Check(checks.of_calls(conformance.check_graph_replay), GPU),
     "side_stream": Check(checks.of_calls(conformance.check_side_stream), GPU),
     "current_device": Check(checks.of_calls(conformance.check_current_device_unchanged), GPU),

@@ -44,6 +44,8 @@ def dtypes_of(subject: Subject, check: str) -> list[torch.dtype]:
         return [dtype for dtype in subject.dtypes if dtype.is_floating_point or dtype.is_complex]
     if check == "float64_error":
         return [dtype for dtype in subject.dtypes if dtype.is_floating_point]
+    if check == "drawn":  # two, floating-point ones first
+        return sorted(subject.dtypes, key=lambda dtype: not dtype.is_floating_point)[:2]
     if check == "gradients":  # the widest alone
         floats = sorted(dtypes_of(subject, "float64_error"), key=lambda dtype: dtype.itemsize)
         return floats[-1:] if subject.differentiable else []

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 
 Call = TypeVar("Call", bound=Hashable)
+
+#: Layouts that are drawn: contiguous; the last two dimensions swapped in memory; one element past an aligned address;
+#: rows of a wider matrix; every second column.
+LAYOUTS = ("contiguous", "permuted", "offset", "sliced", "stepped")
+_WEIGHTS = (12, 2, 2, 2, 2)
 
 
 def random_bits(
@@ -65,6 +70,41 @@ def layouts(
         yield "batch_last", fresh(rows, cols, *batch).permute(*range(2, rank), 0, 1)
         yield "batch_between", fresh(rows, *batch, cols).permute(*range(1, rank - 1), 0, rank - 1)
         yield "reversed", fresh(*reversed(shape)).permute(*reversed(range(rank)))
+
+
+def log_uniform(choose: random.Random, least: int, most: int) -> int:
+    """A random size from ``least`` to ``most``, as often below their geometric mean as above it."""
+    return min(most, round(math.exp(choose.uniform(math.log(least), math.log(max(least, most))))))
+
+
+def random_shape(choose: random.Random, elements: int, rank: int) -> tuple[int, ...]:
+    """Log-uniform sizes of about so many elements, the last one drawn first."""
+    sizes: list[int] = []
+    for _ in range(rank - 1):
+        sizes.insert(0, log_uniform(choose, 1, elements))
+        elements = max(1, elements // sizes[0])
+    return (elements, *sizes)[:rank]
+
+
+def random_layout(choose: random.Random) -> str:
+    """One of ``LAYOUTS``, most often the first."""
+    (layout,) = choose.choices(LAYOUTS, _WEIGHTS)
+    return layout
+
+
+def in_layout(fresh: Callable[[tuple[int, ...]], torch.Tensor], shape: Sequence[int], layout: str) -> torch.Tensor:
+    """A tensor in one of ``LAYOUTS``, a view of what ``fresh`` makes; contiguous where its shape has none such."""
+    *batch, cols = shape or (1,)
+    if layout == "permuted" and batch:
+        *batch, rows = batch
+        return fresh((*batch, cols, rows)).transpose(-1, -2)
+    if layout == "offset":
+        return fresh((math.prod(shape) + 1,))[1:].view(tuple(shape))
+    if layout == "sliced" and batch:
+        return fresh((*batch, cols + 1))[..., :-1]
+    if layout == "stepped" and shape:
+        return fresh((*batch, 2 * cols))[..., ::2]
+    return fresh(tuple(shape))
 
 
 def matrix_to_plan(choose: random.Random, dtype: torch.dtype, *, longest: int = 2**22) -> torch.Tensor:
