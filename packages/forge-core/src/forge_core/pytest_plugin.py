@@ -74,6 +74,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"{large.args[0]} GiB of free GPU memory are needed, {free / 2**30:.1f} GiB found")
 
 
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Returns the memory that the caching allocator keeps: processes of tests share the GPU."""
+    if item.get_closest_marker("gpu") is not None:
+        import torch
+
+        torch.cuda.empty_cache()
+
+
 @pytest.fixture
 def dispatched() -> Iterator[None]:
     """Calls go through the dispatcher, where the gradient of CPU tensors too is the operator's own rule."""
