@@ -76,7 +76,8 @@ class Columns:
             _copy_async_if(sX, width, thread, begin, some, thread < self._config.chunks)
         begin = (row.iterator + (first + thread * vec)).toint() - skip
         step, turn = thread * vec, threads * vec
-        _copy_each(sX, thread, begin, Int64(turn) * size, step, turn, count, skip, self._whole)
+        zero = Int32(Uint32(cute.size(row.shape)) >> 31)  # unknown to the compiler
+        _copy_each(sX, thread, begin, Int64(turn) * size, step, turn, count, skip, zero, self._whole)
         return sX, skip
 
     def read(self, name: str, c: int) -> Any:
@@ -135,12 +136,13 @@ def _copy_each(
     turn: Int32,
     count: Int32,
     skip: Int32,
+    zero: Int32,
     whole: cutlass.Constexpr,
 ):
     # In loops, of one iteration for whole rows: the compiler would move the copies behind arithmetic that waits for
-    # other loads.
+    # other loads.  The count is below 0 in blocks of a cluster behind the row's end.
     each = cutlass.const_expr(sX.shape[2] if whole else 1)
-    for i in cutlass.range(sX.shape[2] // each + Int32(Uint32(count) >> 31), unroll=1):
+    for i in cutlass.range(sX.shape[2] // each + zero, unroll=1):
         for k in cutlass.range_constexpr(each):
             for a in cutlass.range_constexpr(sX.shape[0][1]):
                 behind = skip if cutlass.const_expr(a == 0) else Int32(0)
