@@ -139,7 +139,7 @@ def _proofs(
             declaration=declarations[name],
             fingerprint=fingerprints[name],
             tests=sorted(passed | ({measured(name)} if found["errors"] else set())),
-            errors={dtype: Error(*figures) for dtype, figures in sorted(found["errors"].items())},
+            errors={dtype: Error.rounded(*figures) for dtype, figures in sorted(found["errors"].items())},
             repeats=found["repeats"],
             sanitizers=_verdicts(week, kernel, shown),
         )

@@ -28,6 +28,11 @@ class Error(msgspec.Struct, frozen=True):
     relative: float
     share: float = 0.0
 
+    @classmethod
+    def rounded(cls, *figures: float) -> Error:
+        """Of three significant digits each, which keep a record small."""
+        return cls(*(float(f"{figure:.3g}") for figure in figures))
+
 
 class ProofRun(msgspec.Struct, frozen=True):
     """When (UTC, ISO 8601) and where a kernel was validated: GPU, driver, versions, commit."""
