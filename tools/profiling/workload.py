@@ -25,11 +25,12 @@ from click import UsageError
 from forge_core import device as devices
 from forge_core import dtypes
 from forge_core.bench import Bench, Case, OperatorBench
-from forge_core.bench.inputs import LAYOUTS, generator_for
+from forge_core.bench.inputs import generator_for
 from forge_core.bench.plan import Selection, discover, packages_named, plan
 from forge_core.bench.schema import parse_shape
 from forge_core.errors import ForgeError, UnsupportedError
 from forge_core.profiling.compiled import RecordedLaunch, launches_of
+from forge_core.testing.inputs import LAYOUTS
 
 PLANTED = "planted"
 

@@ -18,11 +18,12 @@ import torch
 from forge_core import settings
 from forge_core.bench import Bench, Case, Package, Peer, cold, plan, processes, runner
 from forge_core.bench.gate import exact
-from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
+from forge_core.bench.inputs import generator_for, random_tensor
 from forge_core.bench.measure import Context, Options, measure, poison
 from forge_core.bench.records import load, thin
 from forge_core.errors import BenchmarkError
 from forge_core.progress import ends
+from forge_core.testing.inputs import LAYOUTS
 from forge_core.timing import check_floor
 from forge_core.timing.interleave import Policy
 from forge_core.timing.timers import EventTimer

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from forge_core.bench import Peer, plan, runner, sweep
-from forge_core.bench.inputs import LAYOUTS
 from forge_core.bench.records import CaseRecord, load
 from forge_core.cli import BAD_USAGE, REGRESSION
 from forge_core.errors import BenchmarkError
+from forge_core.testing.inputs import LAYOUTS
 
 week2 = pytest.importorskip("forge_week2_softmax.bench")
 SOFTMAX = week2.BENCH.by_name["softmax"]

@@ -370,7 +370,8 @@ def test_an_operator_of_several_dimensions_takes_its_arguments_by_name(inspected
 
 
 def test_layouts_of_the_input_are_those_of_the_benchmarks():
-    from forge_core.bench.inputs import LAYOUTS, random_tensor
+    from forge_core.bench.inputs import random_tensor
+    from forge_core.testing.inputs import LAYOUTS
 
     def tensor(layout, device):
         return random_tensor((6, 10), torch.float32, device=device, generator=torch.Generator(), layout=layout)

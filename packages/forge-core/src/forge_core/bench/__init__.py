@@ -18,8 +18,9 @@ import torch
 
 from forge_core import dtypes, settings
 from forge_core.bench.gate import exact
-from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
+from forge_core.bench.inputs import generator_for, random_tensor
 from forge_core.op import Explanation, Operator
+from forge_core.testing.inputs import LAYOUTS
 from forge_core.thresholds import Thresholds
 
 Inputs = tuple[torch.Tensor, ...]

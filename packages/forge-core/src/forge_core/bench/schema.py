@@ -26,9 +26,9 @@ import yaml
 
 from forge_core import dtypes
 from forge_core.bench import Bench, Case, OperatorBench
-from forge_core.bench.inputs import LAYOUTS
 from forge_core.cli import did_you_mean
 from forge_core.errors import BenchmarkError
+from forge_core.testing.inputs import LAYOUTS
 
 #: The name of our operator's `auto` among the contenders; a variant is ``forge:<variant>``.
 OURS = "forge"

@@ -77,5 +77,5 @@ def _elements(call: tuple[Case, list[torch.Tensor], str]) -> int:
 def _relaid(values: torch.Tensor, like: torch.Tensor, seed: int) -> torch.Tensor:
     """The values in the layout of another tensor, with random bits in the gaps."""
     span = like.storage_offset() + 1 + sum((n - 1) * step for n, step in zip(like.shape, like.stride(), strict=True))
-    flat = random_bits((span,), values.dtype, values.device, seed=seed)
+    flat = random_bits((span,), values.dtype, values.device, seed=seed)  # type: ignore[arg-type]  # no SymInt
     return flat.as_strided(like.shape, like.stride(), like.storage_offset()).copy_(values)
