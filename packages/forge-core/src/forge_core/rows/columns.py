@@ -76,7 +76,7 @@ class Columns:
             _copy_async_if(sX, width, thread, begin, some, thread < self._config.chunks)
         begin = (row.iterator + (first + thread * vec)).toint() - skip
         step, turn = thread * vec, threads * vec
-        zero = Int32(Uint32(cute.size(row.shape)) >> 31)  # unknown to the compiler
+        zero = Int32(Uint32(cute.size(row.shape)) >> 31)  # 0 at run time, unknown to the compiler
         _copy_each(sX, thread, begin, Int64(turn) * size, step, turn, count, skip, zero, self._whole)
         return sX, skip
 
@@ -140,7 +140,7 @@ def _copy_each(
     whole: cutlass.Constexpr,
 ):
     # In loops, of one iteration for whole rows: the compiler would move the copies behind arithmetic that waits for
-    # other loads.  The count is below 0 in blocks of a cluster behind the row's end.
+    # other loads.  Not by the sign of ``count``: it is negative in blocks of a cluster past the row's end.
     each = cutlass.const_expr(sX.shape[2] if whole else 1)
     for i in cutlass.range(sX.shape[2] // each + zero, unroll=1):
         for k in cutlass.range_constexpr(each):
