@@ -333,6 +333,6 @@ def test_small_calls(variant):
             continue
         close(y, exact(name, x, w, b, x), FP32, 4.0)
         assert torch.equal(total, x + x)
-        for some in (2, 1):
-            y = OPS[name](x.requires_grad_(), (n,), w.requires_grad_(some > 1), eps=1e-5)
-            assert all(bool(g.isfinite().all()) for g in torch.autograd.grad(y, (x, w)[:some], total))
+        for some, r, to in ((2, None, total), (1, x, (y, total))):
+            found = OPS[name](x.requires_grad_(), (n,), w.requires_grad_(some > 1), residual=r, eps=1e-5)
+            assert all(bool(g.isfinite().all()) for g in torch.autograd.grad(found, (x, w)[:some], to))
