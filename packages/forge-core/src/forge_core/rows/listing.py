@@ -49,13 +49,16 @@ _LONG_ROWS = ((128, 1, 16, 1), (128, 1, 32, 1))
 _REDUCED_ROWS = ((128, 1, 4, 4), (128, 1, 8, 4), *_LONG_ROWS, (128, 16, 8, 1), (512, 0, 8, 1))
 _WRITTEN_ROWS = ((128, 1, 4, 2), (128, 1, 8, 1), *_LONG_ROWS, (128, 2, 4, 2), (128, 4, 6, 1), (128, 8, 8, 1))
 _COLUMN_ROWS = (
-    *((128, 1, 4, 2), (128, 2, 4, 2), (128, 4, 4, 1), (128, 4, 8, 1)),
-    *((128, 8, 8, 1), (128, 16, 8, 1), (128, 32, 8, 1), (128, 32, 16, 1)),
+    *((128, 1, 4, 2), (128, 2, 4, 2), (128, 4, 4, 1), (128, 4, 8, 1), (128, 8, 6, 1), (128, 8, 8, 1)),
+    *((128, 16, 6, 1), (128, 16, 8, 1), (128, 32, 6, 1), (128, 32, 8, 1), (128, 32, 12, 1), (128, 32, 16, 1)),
 )
 # Rows of any stride that are farther apart than their elements: lanes per row, elements per lane.
 _STRIDED_ROWS = ((4, 6), (8, 8), (32, 8), (32, 16))
 # Rows of pairs of elements with column operands: threads per block, lanes per row, pairs per lane.
-_PAIRED_ROWS = ((128, 4, 4), (128, 8, 4), (128, 16, 4), (128, 32, 4), (128, 32, 8))
+_PAIRED_ROWS = (
+    *((128, 2, 2), (128, 4, 2), (128, 4, 4), (128, 8, 3), (128, 8, 4), (128, 16, 3)),
+    *((128, 16, 4), (128, 32, 3), (128, 32, 4), (128, 32, 6), (128, 32, 8)),
+)
 
 # Longer rows: maximum threads per block, blocks per row, words per thread.
 _BLOCK_ROWS = (

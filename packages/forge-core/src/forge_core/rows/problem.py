@@ -37,7 +37,7 @@ VEC = 8
 #: in flight at once.
 SHIFTED, UNALIGNED, WITH_COLUMNS = 24, 65, 513
 #: Elements from which rows of pairs of elements are read by pairs, where there are column operands.
-PAIRED = 16
+PAIRED = 6
 
 
 class Dim(NamedTuple):
@@ -173,7 +173,7 @@ class Problem:
 
     @property
     def pairs(self) -> bool:
-        """Whether rows of pairs of elements are read by pairs: rows that are not short, with column operands."""
+        """Whether rows of pairs of elements are read by pairs: of several pairs, with column operands."""
         return bool(self.operands.columns) and self.length >= PAIRED
 
     def least(self, kind: str, vec: int) -> int:
