@@ -93,17 +93,6 @@ def test_rows_and_columns(dtype, name):
             check_bound(name, x.t().contiguous(), 0, what=kind)
 
 
-@pytest.mark.parametrize("rows", [700, 20000])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_many_rows(dtype, rows):
-    for count in (1, 2, 7, 32, 33, 64, 100, 129, 256, 1000, 1024, 2048, 3333):
-        x = numbers("wide", rows, count, dtype)
-        for name in SUBJECTS:
-            check_bound(name, x, -1)
-        for name in ("softmax", "softmax_backward"):
-            check_bound(name, x, 0)
-
-
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_permuted_rows(name, dtype):

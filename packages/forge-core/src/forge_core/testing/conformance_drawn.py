@@ -1,7 +1,8 @@
 """Random problems: a call of each configuration that they select gives what the reference gives.
 
 Declared calls select the configurations that someone thought of.  Here sizes and layouts are drawn, as for a sweep of a
-benchmark, and of each configuration that an operator selects the smallest call in each layout is made.
+benchmark, and of each configuration that an operator selects the smallest call in each layout is made, and one of
+tensors whose layouts differ.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def check_drawn(subject: Subject, device: torch.device) -> None:
 
 
 def _draw(subject: Subject, choose: random.Random) -> tuple[Case, list[torch.Tensor], str]:
-    """A declared case of another shape, and tensors on meta of random layouts, most often of one, which is named."""
+    """A declared case of another shape, and tensors on meta of random layouts, most often of one; and its name."""
     case, dtype = choose.choice(subject.cases), subject.dtypes[0]
     elements = log_uniform(choose, _LEAST_BYTES, MOST_BYTES) // dtype.itemsize
     shape = random_shape(choose, elements, len(case.shape))
@@ -60,7 +61,7 @@ def _draw(subject: Subject, choose: random.Random) -> tuple[Case, list[torch.Ten
     for each, layout in zip(made, layouts, strict=True):
         own = tuple(shape[size - 2] if size > 1 else 1 for size in each.shape)
         tensors.append(in_layout(_on_meta(each.dtype), own, layout if own == shape else LAYOUTS[0]))
-    return replace(case, shape=shape), tensors, " ".join(dict.fromkeys(layouts))
+    return replace(case, shape=shape), tensors, layouts[0] if len({*layouts}) == 1 else "mixed"
 
 
 def _on_meta(dtype: torch.dtype) -> Any:
