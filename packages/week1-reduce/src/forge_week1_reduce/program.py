@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from forge_core.rows import Fold, Operands, RowProgram
+from forge_core.rows import Fold, Operands, RowProgram, reciprocal
 
 __all__ = ["FOLDS", "ComplexProduct", "Convert", "Reduce"]
 
@@ -95,7 +95,7 @@ class Reduce(RowProgram):
 
     def results(self, totals: tuple[Any, ...], row: Any) -> tuple[Any, ...]:
         """The total; of a mean divided by the number of elements."""
-        return (totals[0] / row.count if self.op == "mean" else totals[0],)
+        return (totals[0] * reciprocal(row.count) if self.op == "mean" else totals[0],)
 
 
 @dataclass(frozen=True)

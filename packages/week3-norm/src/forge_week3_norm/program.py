@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from forge_core.rows import Fold, Operands, RowProgram, rounded, rsqrt
+from forge_core.rows import Fold, Operands, RowProgram, reciprocal, rounded, rsqrt
 
 __all__ = ["Norm", "NormBackward", "NormGradients", "WeightBackward"]
 
@@ -77,8 +77,9 @@ class Norm(RowProgram):
 
     def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
         """The mean, or 0, rstd, and what is added to the weight."""
-        mean = totals[1] / row.count if self.center else 0.0
-        return mean, rsqrt(totals[-1] / row.count + row.eps), _offset(self, row)
+        each = reciprocal(row.count)
+        mean = totals[1] * each if self.center else 0.0
+        return mean, rsqrt(totals[-1] * each + row.eps), _offset(self, row)
 
     def results(self, constants: Any, row: Any) -> tuple[Any, ...]:
         """The same, where they are asked for."""
@@ -150,7 +151,7 @@ class NormBackward(RowProgram):
 
     def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
         """Their means times rstd, the row's own mean, rstd, and what is added to the weight."""
-        mean, scale = row.mean if self.center else 0.0, row.rstd / row.count
+        mean, scale = row.mean if self.center else 0.0, row.rstd * reciprocal(row.count)
         return totals[0] * scale, totals[-1] * scale, mean, row.rstd, _offset(self, row)
 
     def map(self, v: Any, constants: Any) -> tuple[Any, ...]:
