@@ -115,7 +115,9 @@ class Successive:
             end = inside & (self.apart | (row == 0) | (row + 1 == self.rows))
             bits = Int32(cutlass.select_(inside, cutlass.select_(end, self.whole, self.own), 0))
             sources, copied = tuple(parts.values()), bits if kernel.has_edges else None
-            stage_all(sources, staged, 0, fill, first, step, count, self.policy, copied, chunk=chunk)
+            # Unrolled it is a third of the instructions, for registers that only delayed exchanges leave.
+            for c in range(kernel.chunks) if chunk is None and kernel.delayed else (chunk,):
+                stage_all(sources, staged, 0, fill, first, step, count, self.policy, copied, chunk=c)
             if kernel.has_edges:
                 copy_bits(sources, staged, self.own ^ self.whole, end & (self.own != self.whole))
         if const_expr(kernel.stages > 0):
