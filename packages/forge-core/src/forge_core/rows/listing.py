@@ -149,9 +149,9 @@ def _held_configurations(binding: Binding, device: Device) -> Iterator[HeldConfi
             block, here = (512, _SOME) if room != _FEW and _packed(binding, blocks) else (threads, fits)
             if align == "whole":
                 yield held(align, block, 0, max(1, here // words), blocks)
-            elif room not in (_FEW, _HALF):
+            elif room != _HALF and (columns or room != _FEW):
                 yield held(align, threads, 0, max(1, fits // words), blocks)
-                if realigns:
+                if realigns and room != _FEW:
                     # Clusters of more blocks are waited for longer, which more bytes in flight hide.
                     block, here = (threads, room) if blocks > 1 + converted else (block, here)
                     yield held(align, block, 0, max(1, here // words), blocks, columns_realigned=True)

@@ -223,7 +223,7 @@ def _choose_held(binding: Binding, problem: Problem, device: Device) -> HeldConf
         return max(fits, key=lambda config: (long or config.blocks == 1, -config.chunks, config.blocks))
     spread, almost, enough = measured["spread_vectors"], measured["almost_bytes"], measured["enough_bytes"]
     # Resident warps, which few vectors per thread allow, gain more than bytes in flight.
-    compute_bound = binding.wide_columns and binding.loaded_bytes < 4
+    compute_bound = binding.wide_columns and binding.loaded_bytes < 4 and rows > _FEW_ROWS * sm_count
     best: HeldConfig = fits[0]
     best_rank: tuple[float, ...] = ()
     for config in fits:
