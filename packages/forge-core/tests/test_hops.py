@@ -103,11 +103,12 @@ def test_a_first_call_takes_16_hops_and_a_repeated_one_3(planted: tuple[Any, Pla
 
 def test_a_repeated_call_of_several_tensors_takes_at_most_8_hops(planted: tuple[Any, Planted]) -> None:
     path = EagerPath(week2.softmax_backward._rules, week2.softmax_backward.table.anew())
-    dy, y = torch.zeros(64, 8192), torch.zeros(64, 8192)
-    for _ in range(3):  # planned; found, from when on calls are compared with it; served
-        again = hops(entered(lambda: path.call((dy, y, -1), {})))
+    for _ in range(3):  # planned; found, from when on calls are compared with it; served, though shapes alternate
+        for rows in (64, 128):
+            dy, y = torch.zeros(rows, 8192), torch.zeros(rows, 8192)
+            again = hops(entered(lambda dy=dy, y=y: path.call((dy, y, -1), {})))
     assert len(again) <= 8, "\n".join(again)
-    assert not any("normalize" in name or "find" in name for name in again)
+    assert not any("normalize" in name or "find" in name or "_key" in name for name in again)
 
 
 def named(rows: int, length: int) -> dict[str, Any]:

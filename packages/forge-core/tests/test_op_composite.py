@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from forge_core.errors import ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from forge_core.op import backend, composite
-from forge_core.op.repeat import NOT_SERVED
+from forge_core.op.repeat import MAX_SHAPES, NOT_SERVED
 
 week3 = pytest.importorskip("forge_week3_norm")
 
@@ -31,17 +31,39 @@ def made(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[t
 
 
 def test_a_call_like_the_last_one_is_served_at_once(norm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    norm(*made((3, 5)), (5,), *made((5,), (5,)), eps=1e-3)
+    for _ in range(2):
+        norm(*made((3, 5)), (5,), *made((5,), (5,)), eps=1e-3)
     monkeypatch.setattr(norm, "_choose", None)
     x, w, b = made((3, 5), (5,), (5,))
     for sizes in ((5,), tuple(w.shape)):  # the same constant, and an equal tuple
         right(norm(x, sizes, w, b, eps=1e-3), x, w, b, eps=1e-3)
     for args in ((x, (5.0,), w, b), (x, [5], w, b), (x, (5,), b), (x[:2], (5,), w, b), (x.double(), (5,), w, b)):
-        assert norm._guarded_call(args, {"eps": 1e-3}) is NOT_SERVED
+        assert norm._guarded.serve(args, {"eps": 1e-3}) is NOT_SERVED
     for options in ({"eps": 1e-5}, {"eps": 1}, {}, {"eps": 1e-3, "cast": "fp32"}):
-        assert norm._guarded_call((x, (5,), w, b), options) is NOT_SERVED
+        assert norm._guarded.serve((x, (5,), w, b), options) is NOT_SERVED
     with pytest.raises(TypeError):
         norm(x.t().contiguous().t(), (5,), w, b, eps=1e-3)
+
+
+def test_calls_of_several_shapes_in_turn_are_served_at_once(norm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [made((rows, 5), (5,), (5,)) for rows in range(2, 18)]
+    for x, w, b in 2 * calls:
+        norm(x, (5,), w, b)
+    monkeypatch.setattr(norm, "_choose", None)
+    for x, w, b in calls:
+        right(norm(x, (5,), w, b), x, w, b)
+
+
+@pytest.mark.filterwarnings("ignore:.*jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_shapes_are_forgotten_and_keep_nothing_alive(norm: Any) -> None:
+    w, shapes = torch.ones(5), norm._guarded._by_shape
+    for rows in range(MAX_SHAPES + 3):
+        norm(torch.ones(rows, 5), (5,), w)
+    assert 0 < len(shapes) <= MAX_SHAPES
+    shapes.clear()
+    torch.jit.trace(lambda x: norm(x, (5,), w), torch.ones(3, 5), check_trace=False)  # its sizes are tensors
+    assert all(shape is None for shape in shapes)
 
 
 def test_other_calls_are_right_and_refused_as_before(norm: Any) -> None:
@@ -87,8 +109,9 @@ def test_two_names_of_one_tensor_are_no_two_tensors(norm: Any, dtype: torch.dtyp
 
 def test_what_records_or_transforms_is_not_bypassed(norm: Any) -> None:
     x, w, b = made((3, 5), (5,), (5,))
-    again = lambda: norm._guarded_call((x, (5,), w, b), {})  # noqa: E731
-    norm(x, (5,), w, b)
+    again = lambda: norm._guarded.serve((x, (5,), w, b), {})  # noqa: E731
+    for _ in range(2):
+        norm(x, (5,), w, b)
     assert torch.is_tensor(again())
 
     class Functions(TorchFunctionMode):
@@ -128,7 +151,7 @@ def test_autograd_records_a_repeated_call(norm: Any, monkeypatch: pytest.MonkeyP
         return norm(x, (5,), w, b, residual=residual)
 
     want = torch.layer_norm(tensors[0] + tensors[1], (5,), *tensors[2:]).square().sum()
-    for _ in range(2):  # a miss and a hit
+    for _ in range(2):  # misses and hits
         y, total = call(*tensors)
         assert torch.equal(total, tensors[0] + tensors[1]) and total.requires_grad
         for got, grad in zip(

@@ -15,7 +15,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from forge_core.op.declaration import Operator
 from forge_core.op.plan import Explanation
-from forge_core.op.repeat import NOT_SERVED, REFRESH_EVERY, GuardedCall, guarded_call, serve_none
+from forge_core.op.repeat import NOT_SERVED, GuardedCalls
 from forge_core.op.values import ByName
 
 __all__ = ["Call", "Composite", "composite"]
@@ -47,14 +47,13 @@ class Composite(ByName):
     def __init__(self, choose: Callable[..., Call], operators: tuple[Operator, ...]) -> None:
         functools.update_wrapper(self, choose)
         self._choose, self._operators = choose, operators
-        self._guarded_call: GuardedCall = serve_none
-        self._misses = 0
+        self._guarded = GuardedCalls()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the chosen operator; its arguments are those of the decorated function."""
         if is_dynamo_compiling():
             return _run(self._call(args, kwargs))
-        found = self._guarded_call(args, kwargs)
+        found = self._guarded.serve(args, kwargs)
         if found is not NOT_SERVED:
             return found
         everything = (*args, *kwargs.values())
@@ -62,11 +61,9 @@ class Composite(ByName):
             return handle_torch_function(self, everything, *args, **kwargs)
         call = self._call(args, kwargs)
         found = _run(call)
-        self._misses += 1
-        if self._misses % REFRESH_EVERY == 1:
+        if self._guarded.due(args):
             passed, named = call.operator.schema.normalize(call.args, call.kwargs)
-            seen = call.operator.repeatable(passed, named)
-            self._guarded_call = (seen and guarded_call(args, kwargs, seen, passed, call.results)) or self._guarded_call
+            self._guarded.guard(args, kwargs, call.operator.repeatable(passed, named), passed, call.results)
         return found
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:

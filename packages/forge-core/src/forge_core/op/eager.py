@@ -8,9 +8,9 @@ Plain CPU tensors take the same path to the reference, which autograd differenti
 so (``Rules.cpu_autograd``).  Otherwise launch and autograd rules are those of the registered operator, so results do
 not depend on the path.
 
-A call is compared with one before by a cached guard, which is replaced at every 16th mismatch; on a mismatch it is
-looked up by a key of everything that serving it depends on.  ``_of_one_tensor`` does both for the most common call, of
-one tensor and at most one int, and ``EagerPath`` for any other.
+A call is compared with one before by a cached guard, the last one or that of its shape, which is replaced at every 16th
+mismatch; on a mismatch it is looked up by a key of everything that serving it depends on.  ``_of_one_tensor`` does both
+for the most common call, of one tensor and at most one int, and ``EagerPath`` for any other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.overrides import has_torch_function
 
 from forge_core import settings
 from forge_core.op import guard, table
-from forge_core.op.repeat import NOT_SERVED, REFRESH_EVERY, GuardedCall, Seen, Serve, guarded_call, serve_none
+from forge_core.op.repeat import NOT_SERVED, REFRESH_EVERY, GuardedCalls, Seen, Serve
 from forge_core.op.rules import Rules
 from forge_core.op.schema import BY_VALUE, INTS, Schema
 from forge_core.op.table import ALIGNMENT_MASK, LaunchTable, TableEntry
@@ -51,8 +51,7 @@ class EagerPath:
         self._record = None if rules.backward is None else _recorder(rules, rules.backward)
         self._record_on_cpu = None if rules.cpu_autograd else self._record
         self._seen: dict[Any, Seen] = {}
-        self._guarded_call: GuardedCall = serve_none
-        self._misses = 0
+        self._guarded = GuardedCalls()
         #: ``call(args, kwargs)`` runs a call, or returns NOT_SERVED if it must go through the dispatcher.
         self.call: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._call_if_quiet
         if self._positions == 1:
@@ -71,22 +70,28 @@ class EagerPath:
         return serve(args)
 
     def _call_if_quiet(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        found: Any = self._guarded_call(args, kwargs)
+        found: Any = self._guarded.serve(args, kwargs)
         if found is not NOT_SERVED:
             return found
         if not guard.quiet():
             return NOT_SERVED
-        found = self._seen.get(self._key(args, kwargs)) if self._table.no_backend_override() else None
+        key = self._key(args, kwargs) if self._table.no_backend_override() else None
+        found, due = self._seen.get(key), self._table.ambient is None and self._guarded.due(args)
         if found is None:
-            return self._any_call(args, kwargs)
-        if self._misses % REFRESH_EVERY == 0 and self._table.ambient is None:
-            self._guarded_call = guarded_call(args, kwargs, found) or self._guarded_call
-        self._misses += 1
+            return self._any_call(args, kwargs, key=key)
+        if due:
+            self._guarded.guard(args, kwargs, found)
         return found.serve(args)
 
-    def _any_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: torch.Tensor | None = None) -> Any:
+    def _any_call(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        out: torch.Tensor | None = None,
+        key: tuple[Any, ...] | None = None,
+    ) -> Any:
         if self._schema.optional and len(args) < self._positions:
-            args, kwargs = self._schema.placed(args, kwargs)
+            (args, kwargs), key = self._schema.placed(args, kwargs), None
         if len(args) < self._positions:
             return NOT_SERVED
         on_cuda, no_override = guard.plain_cuda(args[0]), self._table.no_backend_override()
@@ -110,7 +115,7 @@ class EagerPath:
             return NOT_SERVED
         if out is not None:
             return self._table.launch(out, plain, named)
-        key = (self._key(args, kwargs) or self._key(plain, named)) if no_override else None
+        key = (key or self._key(plain, named)) if no_override else None
         if not on_cuda and key in self._seen:  # the call was unlike this one before it was normalized
             return self._seen[key].serve(plain)
         serve, entry = self._function(plain, named, on_cuda=on_cuda)

@@ -19,6 +19,12 @@ NOT_SERVED = object()
 #: Mismatches per update of a cached guard, which costs as much as five matches save.
 REFRESH_EVERY = 16
 
+#: Shapes that an operator is guarded on, until they are forgotten.
+MAX_SHAPES = 256
+
+#: A shape that no call had.
+_NONE = (None, 0)
+
 #: Runs a call, given its positional arguments.
 Serve: TypeAlias = Callable[[Sequence[Any]], Any]
 
@@ -34,8 +40,7 @@ class Seen(NamedTuple):
     by_grad_mode: bool  #: whether ``serve`` is of one grad mode; not if autograd differentiates the reference
 
 
-def serve_none(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Serves no call."""
+def _serve_none(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return NOT_SERVED
 
 
@@ -105,6 +110,41 @@ def guarded_call(
         return found if results is None or found is NOT_SERVED else found[results]
 
     return call
+
+
+class GuardedCalls:
+    """Guarded calls, one for each shape of the first argument: models call an operator with a few shapes in turn."""
+
+    def __init__(self) -> None:
+        #: Shape -> the guarded call, None before it is made, and the calls that it did not serve.
+        self._by_shape: dict[Any, tuple[GuardedCall | None, int]] = {}
+
+    def serve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a call that matches the guards of its shape, or returns NOT_SERVED."""
+        found = self._by_shape.get(_shape(args), _NONE)[0]
+        return NOT_SERVED if found is None else found(args, kwargs)
+
+    def due(self, args: tuple[Any, ...]) -> bool:
+        """Counts a call that was not served; whether to guard on it: the second of a shape, then each 16th."""
+        shape = _shape(args)
+        guarded, misses = self._by_shape.get(shape, _NONE)
+        if misses == 0 and len(self._by_shape) >= MAX_SHAPES:
+            self._by_shape.clear()
+        self._by_shape[shape] = guarded, misses + 1
+        return misses > 0 if guarded is None else misses % REFRESH_EVERY == 0
+
+    def guard(self, args: tuple[Any, ...], kwargs: dict[str, Any], seen: Seen | None, *passed: Any) -> None:
+        """Serves calls like this one from now on: see :func:`guarded_call`; none, if ``seen`` is None."""
+        shape = _shape(args)
+        found = seen and guarded_call(args, kwargs, seen, *passed)
+        self._by_shape[shape] = found or self._by_shape.get(shape, _NONE)[0] or _serve_none, 1
+
+
+def _shape(args: tuple[Any, ...]) -> Any:
+    x: Any = args[0] if args else None
+    if type(x) not in guard.PLAIN_TYPES or x.is_nested or guard._tracing():  # a tracer records reading a shape
+        return None
+    return x.shape
 
 
 def _by_value(x: Any) -> bool:
