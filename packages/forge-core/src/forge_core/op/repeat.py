@@ -19,8 +19,8 @@ NOT_SERVED = object()
 #: Mismatches per update of a cached guard, which costs as much as five matches save.
 REFRESH_EVERY = 16
 
-#: Shapes that an operator is guarded on, until they are forgotten.
-MAX_SHAPES = 256
+#: Shapes that an operator is guarded on, some 5 KB each, until they are forgotten.
+MAX_SHAPES = 1024
 
 #: A shape that no call had.
 _NONE = (None, 0)
