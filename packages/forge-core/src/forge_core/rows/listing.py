@@ -135,8 +135,8 @@ def _held_configurations(binding: Binding, device: Device) -> Iterator[HeldConfi
     longer += [(512, clusters, _HALF)] if clusters > 1 and len(binding.loaded) > 1 and not columns else []
     in_grid = bool(binding.fits_slot and device.capability >= (9, 0) and binding.program.folds)
     unaligned = [(threads, min(blocks, clusters), room) for threads, blocks, room in _UNALIGNED_ROWS]
-    if not binding.program.folds:  # a row of a map has any number of blocks
-        longer = unaligned = [(256, 0, _SOME)]
+    if not binding.program.folds:  # a row of a map has any number of blocks; a vector a thread takes the least time
+        longer = unaligned = [(256, 0, 1), (256, 0, _SOME)]
     widest, narrowest = max(binding.sizes(columns), default=0), min(binding.sizes(binding.moving), default=0)
     realigns = wide and clusters > 1 and stages and widest <= narrowest
     lane_rows = () if columns else _WARP_ROWS[1:]  # windows of column operands take a warp longer than a block

@@ -72,6 +72,8 @@ KERNELS: Mapping[str, Variant] = {**VARIANTS, **PERSISTENT}
 _ALONE, _ALONE_WRITTEN = 16, 4
 #: Bytes read from which copies of column operands are made for rows that are not aligned with them.
 _REALIGNED = 2**25
+# Threads per multiprocessor up to which a map has fewer vectors a thread.
+_MAP_THREADS = 1024
 # Rows per multiprocessor up to which a block for each is faster than a warp with many loads.
 _FEW_ROWS = 4
 #: Additional bytes in flight on a multiprocessor that hide the exchange of a cluster with one more block.
@@ -210,13 +212,16 @@ def _choose_held(binding: Binding, problem: Problem, device: Device) -> HeldConf
             break
     else:
         return Refusal("rows that fit in registers and shared memory", f"{problem.length} elements")
+    rows, sm_count, vectors = problem.rows, device.sm_count, problem.length // fits[0].vec or 1
+    blocks = [config for config in fits if not config.lanes] if not binding.program.folds else []
+    if blocks and (rows == 1 or not fits[0].lanes):  # a map: few vectors a thread, as long as all threads are resident
+        return next((c for c in blocks if rows * vectors <= _MAP_THREADS * sm_count * c.chunks), blocks[-1])
     if fits[0].lanes:
         # Of few unaligned rows of several operands a warp would load more than it has in flight.
-        many = fits[0].chunks < FEW_CHUNKS or problem.rows > _FEW_ROWS * device.sm_count
+        many = fits[0].chunks < FEW_CHUNKS or rows > _FEW_ROWS * sm_count
         if fits[0].align != "unaligned" or len(binding.loaded) == 1 or many:
             return fits[0]
         fits = [config for config in fits if not config.lanes]
-    rows, sm_count, vectors = problem.rows, device.sm_count, problem.length // fits[0].vec or 1
     measured = thresholds().on(device)
     if rows * 16 <= sm_count:  # few rows: as many multiprocessors as possible, if a block has enough vectors
         long = vectors >= measured["spread_vectors"]
