@@ -35,7 +35,7 @@ from forge_core.timing.streams import POISON, check_stream
 # Two blocks, for a contender may allocate workspace before its output.
 POISONED_BLOCKS = 2
 #: Samples of a contender that a record keeps, over all runs; the summaries are of all samples.
-KEPT_SAMPLES = 48
+KEPT_SAMPLES = 24
 
 Calls = dict[str, Callable[..., torch.Tensor]]
 
