@@ -213,9 +213,10 @@ def _choose_held(binding: Binding, problem: Problem, device: Device) -> HeldConf
     else:
         return Refusal("rows that fit in registers and shared memory", f"{problem.length} elements")
     rows, sm_count, vectors = problem.rows, device.sm_count, problem.length // fits[0].vec or 1
-    blocks = [config for config in fits if not config.lanes] if not binding.program.folds else []
-    if blocks and (rows == 1 or not fits[0].lanes):  # a map: few vectors a thread, as long as all threads are resident
-        return next((c for c in blocks if rows * vectors <= _MAP_THREADS * sm_count * c.chunks), blocks[-1])
+    if not fits[-1].blocks and (rows == 1 or not fits[0].lanes):
+        # A map: few vectors a thread, as long as all threads are resident.
+        least = rows * vectors / (_MAP_THREADS * sm_count)
+        return next(c for c in fits if (not c.blocks and c.chunks >= least) or c is fits[-1])
     if fits[0].lanes:
         # Of few unaligned rows of several operands a warp would load more than it has in flight.
         many = fits[0].chunks < FEW_CHUNKS or rows > _FEW_ROWS * sm_count
