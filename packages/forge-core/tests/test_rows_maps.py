@@ -144,6 +144,15 @@ def test_maps_compile_as_declared(op, count, arch):
         assert_as_declared(compiled_for(plan.builder, plan.config, arch), EXPECTED, plan.config, arch)
 
 
+def test_a_map_of_few_elements_has_a_vector_a_thread():
+    """Up to 1024 threads a multiprocessor, of an H200's 132; beyond, a thread has all vectors that it holds."""
+    chunks = []
+    for vectors in (10, 132 * 1024, 132 * 1024 + 1):
+        x = torch.empty(vectors * 4, device="meta")
+        chunks.append(swiglu.explain(x, x, arch="sm_90a").config.chunks)
+    assert chunks[:2] == [1, 1] and chunks[2] > 1
+
+
 GELU = "forge_test_rows::gelu(Tensor a, *, float most=0.0, str variant='auto') -> Tensor"
 
 
