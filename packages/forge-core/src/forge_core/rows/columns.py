@@ -76,7 +76,7 @@ class Columns:
             _copy_async_if(sX, width, thread, begin, some, thread < self._config.chunks)
         begin = (row.iterator + (first + thread * vec)).toint() - skip
         step, turn = thread * vec, threads * vec
-        zero = Int32(Uint32(cute.size(row.shape)) >> 31)  # 0 at run time, unknown to the compiler
+        zero = Int32(Uint32(width) >> 31)  # 0 at run time, unknown to the compiler
         _copy_each(sX, thread, begin, Int64(turn) * size, step, turn, count, skip, zero, self._whole)
         return sX, skip
 
