@@ -98,6 +98,13 @@ def layer_norm(x, dim=-1, eps=1e-5, *, variant="auto"):
     return row_output("layer_norm", LayerNorm(), dim=dim, x=x)
 
 
+def affine(rows, length, dtype):
+    """The configuration of a norm with weight and bias."""
+    x, w, s = (torch.empty(*shape, dtype=dtype, device="meta") for shape in ((rows, length), (length,), (rows,)))
+    operands = {"x": x, "weight": w, "bias": w, "y": x, "mean": s, "rstd": s}
+    return plan_call("norm", AffineLayerNorm(), operands, (1,), H200, numbers=(1e-5,)).config
+
+
 def magnitude(x, dim=-1):
     """Of the terms, and of the squared mean, whose error moves the deviations."""
     return 4 * x.square().mean(dim)
@@ -137,6 +144,24 @@ def test_long_rows_of_a_norm_are_streamed_split_and_shared_by_the_grid():
         assert launch.variant == variant
 
 
+@pytest.mark.parametrize(
+    "rows, length, blocks, fp32_blocks", [(8192, 16384, 1, 1), (8192, 65536, 2, 4), (500, 100001, 4, 8)]
+)
+def test_blocks_hold_the_most_of_many_long_rows(rows, length, blocks, fp32_blocks):
+    """Rows that are not aligned from 32 MiB on, since they have copies of the column operands then."""
+    for dtype, expected in ((BF16, blocks), (FP32, fp32_blocks)):
+        config = affine(rows, length, dtype)
+        assert (config.deep, config.blocks) == (True, expected)
+        assert config.resident * config.threads >= 1024
+        assert config.resident * (config.shared(config.threads) + 1024) <= H200.smem_per_sm
+
+
+@pytest.mark.parametrize("rows, length", [(8192, 8192), (2000, 16384), (80, 100001)])
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_few_or_short_rows_are_spread_over_more_blocks(rows, length, dtype):
+    assert not affine(rows, length, dtype).deep
+
+
 @CAN_COMPILE
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -165,9 +190,18 @@ def test_rows_that_are_one_row_or_one_element_repeated_compile(shape, dim):
 @CAN_COMPILE
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["A100", "H200", "B200", "RTX 5090"])
-@pytest.mark.parametrize("program, dtype", [(LayerNorm, BF16), (AffineLayerNorm, BF16), (AffineLayerNorm, FP32)])
-def test_all_listed_kernels_are_as_declared(program, dtype, gpu):
-    dtypes = tuple(dtype if name in ("x", "y") else FP32 for name in program.operands.tensors)
+@pytest.mark.parametrize(
+    "program, dtype, column",
+    [
+        (LayerNorm, BF16, FP32),
+        (AffineLayerNorm, BF16, FP32),
+        (AffineLayerNorm, FP32, FP32),
+        (AffineLayerNorm, *2 * (FP16,)),
+    ],
+)
+def test_all_listed_kernels_are_as_declared(program, dtype, column, gpu):
+    given = {"x": dtype, "y": dtype, "weight": column, "bias": column}
+    dtypes = tuple(given.get(name, FP32) for name in program.operands.tensors)
     assert_listed_as_declared(configurations(Binding(program(), dtypes, FP32), SPECS[gpu]), SPECS[gpu])
 
 

@@ -85,9 +85,12 @@ class Columns:
         if self.staged:
             return self._read_staged(name, c)
         config, g = self._config, self.g[name]
-        step = self.thread * config.vec + c * self.threads * config.vec
+        thread = self.thread
+        if getattr(config, "deep", False):  # recompute addresses instead of keeping them in registers
+            thread = thread + Int32(self.epoch.zero)
+        step = thread * config.vec + c * self.threads * config.vec
         if self._whole:
-            copy, tXgX = partition(g, self.first, config.vec, self.threads, config.chunks, self.thread, load=True)
+            copy, tXgX = partition(g, self.first, config.vec, self.threads, config.chunks, thread, load=True)
             rX = registers(tXgX[None, c].shape, g.element_type, 0)
             cute.copy(copy, tXgX[None, c], rX, pred=vector_predicate(tXgX, step < self.count))
         else:

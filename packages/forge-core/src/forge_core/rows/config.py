@@ -209,6 +209,8 @@ class HeldConfig(SharedRowConfig):
     #: A launch before copies column operands to the workspace at each distance from a boundary, so that rows at any
     #: distance read aligned vectors of them.
     columns_realigned: bool = field(default=False, metadata={"added": True})
+    #: The blocks of a multiprocessor hold as much as they can, which needs many long rows.
+    deep: bool = field(default=False, metadata={"added": True})
 
     @property
     def workspace(self) -> bool:
@@ -275,15 +277,11 @@ class HeldConfig(SharedRowConfig):
 
     @property
     def column_registers(self) -> int:
-        """Of those in shared memory: a vector for each row operand but the first.
-
-        One more for elements of 4 bytes: fewer resident blocks leave more of the L1, where accesses of unaligned rows
-        hit the lines that they share.
-        """
+        """Of those in shared memory: a vector for each row operand, if elements have 4 bytes or more."""
         if not self.columns_staged:
             return super().column_registers
-        vectors, sizes = len(self.binding.loaded) - 1, self.binding.sizes(self.binding.operands.columns)
-        return sum((self.vec * n // 4 + 8) * (vectors + (n > 2)) for n in sizes)
+        sizes = self.binding.sizes(self.binding.operands.columns)
+        return sum((self.vec * n // 4 + 8) * len(self.binding.loaded) for n in sizes if n > 2)
 
     @property
     def fold_registers(self) -> int:

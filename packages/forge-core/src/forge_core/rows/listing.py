@@ -40,6 +40,11 @@ _STAGED_THREADS, _STAGED, _STAGED_KEPT, _STAGED_CONVERTED, _STAGED_COLUMNS = 448
 # block, vectors, and how many of them are in shared memory.
 _STAGED_SHORT, _STAGED_MOMENTS = (512, 9, 6), (384, 11, 7)
 
+# Many long rows of moments, whose instructions and exchanges take as long as their loads: threads per block, vectors,
+# how many of them are in shared memory, and registers.  In a block, of 16 bits; in a cluster, or with realigned column
+# operands; whole rows of fp32.
+_DEEP_BLOCK, _DEEP_CLUSTER, _DEEP_FP32 = (512, 8, 0, 64), (384, 11, 6, 56), (256, 16, 11, 64)
+
 # Rows of up to 128 vectors: threads per block, lanes per row, chunks.
 _WARP_ROWS = ((128, 1, 2), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
 # Rows that are read by element, shorter than ``Problem.least``: threads per block, lanes per row, elements per lane,
@@ -124,6 +129,12 @@ def _held_configurations(binding: Binding, device: Device) -> Iterator[HeldConfi
         config = HeldConfig(binding, align, threads, chunks, spare - less, *dims, most, lanes, blocks, **more)
         return replace(config, columns_staged=_stages_columns(config, device))
 
+    def deep(align: str, blocks: int, **more: Any) -> HeldConfig:
+        shared = align == "shifted" or (converted and blocks > 1)
+        threads, chunks, staged, registers = _DEEP_CLUSTER if shared else _DEEP_BLOCK if converted else _DEEP_FP32
+        config = held(align, threads, 0, chunks, blocks, staged=staged, deep=True, **more)
+        return replace(config, spare=config.spare - config.registers + registers)
+
     clusters, floats = max_cluster(device), all(binding.dtype(name).is_floating_point for name in binding.loaded)
     stages, columns = bool(binding.program.folds) and floats, binding.operands.columns
     writes, wide = binding.operands.writes, binding.wide_columns
@@ -139,6 +150,8 @@ def _held_configurations(binding: Binding, device: Device) -> Iterator[HeldConfi
         longer = unaligned = [(256, 0, 1), (256, 0, _SOME)]
     widest, narrowest = max(binding.sizes(columns), default=0), min(binding.sizes(binding.moving), default=0)
     realigns = wide and clusters > 1 and stages and widest <= narrowest
+    # From sm_100 on the compiler needs more registers than ``deep`` blocks have.
+    deepens = moments and realigns and len(binding.loaded) == binding.wide == 1 and device.capability < (10, 0)
     lane_rows = () if columns else _WARP_ROWS[1:]  # windows of column operands take a warp longer than a block
     for align in ("whole", "shifted"):
         for threads, lanes, chunks in _WARP_ROWS if align == "whole" else lane_rows:
@@ -153,8 +166,16 @@ def _held_configurations(binding: Binding, device: Device) -> Iterator[HeldConfi
                 yield held(align, threads, 0, max(1, fits // words), blocks)
                 if realigns and room != _FEW:
                     # Clusters of more blocks are waited for longer, which more bytes in flight hide.
-                    block, here = (threads, room) if blocks > 1 + converted else (block, here)
-                    yield held(align, block, 0, max(1, here // words), blocks, columns_realigned=True)
+                    long = blocks > 1 + converted
+                    block, here = (threads, room) if long else (block, here)
+                    if not (long and deepens):
+                        yield held(align, block, 0, max(1, here // words), blocks, columns_realigned=True)
+        # Teams hold the longest whole rows of fp32, and two blocks of few vectors short unaligned rows of 16 bits.
+        for blocks in (1, 2, 4, 8, clusters) if deepens else ():
+            if align == "whole" and (converted or blocks < clusters):
+                yield deep(align, blocks)
+            elif align == "shifted" and blocks > converted:
+                yield deep(align, blocks, columns_realigned=True)
         if in_grid:
             if align == "shifted" or not columns:  # shifted ones take whole rows, too
                 yield held(align, 512, 0, max(1, _SOME // words), 0)
@@ -179,7 +200,7 @@ def _held_configurations(binding: Binding, device: Device) -> Iterator[HeldConfi
         threads, chunks, here = _STAGED_MOMENTS if moments else _STAGED_SHORT
         config = held("whole", threads, 0, chunks, clusters, staged=here)
         yield replace(config, spare=config.spare - 16)
-    if clusters > 1 and stages and kept and staged > 0 and (moments or not short):
+    if clusters > 1 and stages and kept and staged > 0 and (moments or not short) and not (deepens and converted):
         yield held("whole" if columns else "shifted", _STAGED_THREADS, 0, kept + staged, clusters, staged=staged)
     for threads, lanes, chunks in _PAIRED_ROWS if columns else ():
         yield held("paired", threads, lanes, chunks)
@@ -202,7 +223,7 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
     apart = config.chunks > 32 or any(size * config.vec % 16 for size in sizes)
     if not columns or not config.sized or not config.blocks or config.align == "element":
         return False
-    if wide or apart or config.staged:
+    if wide or apart or config.staged or config.deep:
         return False
     most = replace(config, columns_staged=True).shared(config.threads) + RESERVED_SHARED
     return bool(most <= device.smem_per_block and config.resident * most <= device.smem_per_sm)

@@ -72,6 +72,8 @@ KERNELS: Mapping[str, Variant] = {**VARIANTS, **PERSISTENT}
 _ALONE, _ALONE_WRITTEN = 16, 4
 #: Bytes read from which copies of column operands are made for rows that are not aligned with them.
 _REALIGNED = 2**25
+# Elements per multiprocessor, and of a row, beyond which ``deep`` blocks are faster.
+_DEEP, _DEEP_ROW = 2**19, 2**13
 # Threads per multiprocessor up to which a map has fewer vectors a thread.
 _MAP_THREADS = 1024
 # Rows per multiprocessor up to which a block for each is faster than a warp with many loads.
@@ -148,10 +150,13 @@ def _automatic(
 
 
 @functools.lru_cache(maxsize=4096)
-def _held_groups(binding: Binding, device: Device, realign: bool, *aligns: str) -> list[list[HeldConfig]]:
+def _held_groups(
+    binding: Binding, device: Device, realign: bool, many: bool, long: bool, *aligns: str
+) -> list[list[HeldConfig]]:
     """Configurations that hold contiguous rows: whole; shifted; staged in shared memory.
 
     With ``realign``, those whose column operands are copied before the launch come before the others of each kind.
+    ``deep`` ones hold ``long`` rows; ``many`` whole ones before all others.
     In each group lanes come first, by capacity; then blocks, then clusters by size.
     """
     groups: dict[tuple[int, bool], list[HeldConfig]] = {}
@@ -160,7 +165,11 @@ def _held_groups(binding: Binding, device: Device, realign: bool, *aligns: str) 
     held = [config for config in able if not config.reduced or config.capacity <= alone]
     for config in sorted(held, key=lambda c: (0, c.capacity, c.threads) if c.lanes else (1, c.blocks)):
         if realign or not config.columns_realigned:
-            kind = 2 if config.staged else int(config.align != "whole")
+            kind = int(config.align != "whole")
+            if config.deep and not long:
+                kind = 3
+            elif kind == 0 and (config.deep or config.staged):
+                kind = -1 if config.deep and many else 2
             groups.setdefault((kind, not config.columns_realigned), []).append(config)
     return [groups[key] for key in sorted(groups)]
 
@@ -206,8 +215,9 @@ def _choose_held(binding: Binding, problem: Problem, device: Device) -> HeldConf
     aligns = _aligns(problem)
     if isinstance(aligns, Refusal):
         return _strided(binding, problem, device) or aligns
-    many = problem.rows * problem.length * binding.loaded_bytes >= _REALIGNED
-    for group in _held_groups(binding, device, many, *aligns):
+    elements, long = problem.rows * problem.length, problem.length > _DEEP_ROW
+    realign, many = elements * binding.loaded_bytes >= _REALIGNED, elements >= _DEEP * device.sm_count
+    for group in _held_groups(binding, device, realign, many, long, *aligns):
         if fits := _fitting(group, problem):
             break
     else:

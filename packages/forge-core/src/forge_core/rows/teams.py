@@ -283,8 +283,11 @@ def choose_long_team(
 
     With a single narrow column operand only instead of clusters whose registers do not hold a row.
     """
-    kept = isinstance(held, HeldConfig) and (held.blocks == 1 or not (held.staged or _many_columns(binding)))
-    if kept or not keeps_columns(binding):
+    if isinstance(held, HeldConfig):
+        long = held.staged or _many_columns(binding)
+        if held.blocks == 1 or not long or (held.deep and held.blocks < max_cluster(device)):
+            return None
+    if not keeps_columns(binding):
         return None
     team = choose_team(binding, problem, device)
     if isinstance(team, Refusal) or not team.long or not _is_many(team, problem, device):
