@@ -254,7 +254,7 @@ def test_bits_of_a_row_do_not_depend_on_the_number_of_rows(name):
 @pytest.mark.parametrize("name", OPS)
 def test_gradients_of_real_sizes_and_the_same_bits_at_each_call(name, dtype):
     shapes = ((4096, 1001), (8, 7168), (1, 8192), (30001, 128), (300, 4096), (5, 140001), (2, 300, 5003), (4, 262144))
-    shapes += ((150, 160000), (1100, 12000), (1100, 20001), (400, 40001))
+    shapes += ((150, 160000), (1100, 12000), (1100, 20001), (400, 40001), (4500, 2**14), (1100, 2**16))
     for shape in shapes:
         x, w, b = (randn(*s, dtype=dtype, device="cuda").requires_grad_() for s in (shape, shape[-1:], shape[-1:]))
         dy = randn(*shape, dtype=dtype, device="cuda")
@@ -264,8 +264,8 @@ def test_gradients_of_real_sizes_and_the_same_bits_at_each_call(name, dtype):
             again = torch.autograd.grad(y, (x, w, b), dy, retain_graph=True)
             assert all(map(torch.equal, got, again))
         wide = [t.detach().double().requires_grad_() for t in (x, w, b)]
-        want = torch.autograd.grad(exact(name, *wide), wide, dy.double())
-        for g, e in zip(got, want, strict=True):
+        want = torch.autograd.grad(right := exact(name, *wide), wide, dy.double())
+        for g, e in zip((y.detach(), *got), (right.detach(), *want), strict=True):
             error = (g.double() - e).abs().max() / e.abs().max().clamp_min(1.0)
             assert error <= (2**-7 if dtype is BF16 else 1e-5), (shape, error)
 
@@ -273,11 +273,11 @@ def test_gradients_of_real_sizes_and_the_same_bits_at_each_call(name, dtype):
 @pytest.mark.gpu
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
-@pytest.mark.parametrize(("rows", "n"), [(4300, 4001), (600, 2**15), (500, 40001), (4500, 2**14), (1100, 2**16)])
+@pytest.mark.parametrize(("rows", "n"), [(4300, 4001), (600, 2**15), (430, 40001)])
 def test_many_rows_that_begin_anywhere_or_that_blocks_share(rows, n, dtype):
     shape = rows, n
     x, w, b = (randn(*s, dtype=dtype, device="cuda") for s in (shape, shape[1:], shape[1:]))
-    kind = "deep" if n == 40001 or rows * n > 2**26 else "columns_realigned" if n % 2 else "long"
+    kind = "deep" if n == 40001 else "columns_realigned" if n % 2 else "long"
     assert getattr(ops.layer_norm_y.explain(x, w, b).config, kind)
     close(y := week3.layer_norm(x, shape[1:], w, b), exact("layer_norm", x, w, b), dtype, 4.0)
     close(week3.layer_norm(x, shape[1:], w.float(), b, residual=x)[0], exact("layer_norm", x, w, b, x), dtype, 4.0)
