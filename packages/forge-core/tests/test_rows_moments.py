@@ -196,7 +196,7 @@ def test_rows_that_are_one_row_or_one_element_repeated_compile(shape, dim):
         (LayerNorm, BF16, FP32),
         (AffineLayerNorm, BF16, FP32),
         (AffineLayerNorm, FP32, FP32),
-        (AffineLayerNorm, *2 * (FP16,)),
+        (AffineLayerNorm, BF16, BF16),
     ],
 )
 def test_all_listed_kernels_are_as_declared(program, dtype, column, gpu):

@@ -168,7 +168,7 @@ def _held_groups(
             kind = int(config.align != "whole")
             if config.deep and not long:
                 kind = 3
-            elif kind == 0 and (config.deep or config.staged):
+            elif (config.deep or config.staged) and not config.columns_realigned:
                 kind = -1 if config.deep and many else 2
             groups.setdefault((kind, not config.columns_realigned), []).append(config)
     return [groups[key] for key in sorted(groups)]

@@ -146,7 +146,7 @@ def _held(config: HeldConfig, arch: str) -> Expect | tuple[Expect, ...]:
     shared, cluster_barriers = config.shared(config.threads), 2 * (cluster and count > 0)
     # Blocks that hold the most exceed the registers by a few bytes, of fp16 and of realigned fp32, and are faster
     # all the same (docs/lab/week3.md).
-    spilled = 24 * config.deep
+    spilled = 32 * config.deep
     main = _expect(
         config, _loads(config), shared, barriers=barriers, cluster_barriers=cluster_barriers, spilled=spilled
     )
