@@ -281,11 +281,12 @@ def choose_long_team(
 ) -> PersistentConfig | None:
     """The long team of a program without sums, if it is faster than ``held``: instead of clusters.
 
-    With a single narrow column operand only instead of clusters whose registers do not hold a row.
+    With a single narrow column operand only instead of clusters whose registers do not hold a row; of ``deep`` clusters
+    instead of the largest.
     """
     if isinstance(held, HeldConfig):
-        long = held.staged or _many_columns(binding)
-        if held.blocks == 1 or not long or (held.deep and held.blocks < max_cluster(device)):
+        long = held.blocks > 1 and (held.staged or _many_columns(binding))
+        if not long or (held.deep and held.blocks < max_cluster(device)):
             return None
     if not keeps_columns(binding):
         return None
