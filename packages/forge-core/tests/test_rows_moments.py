@@ -158,7 +158,7 @@ def test_blocks_hold_the_most_of_many_long_rows(rows, length, blocks, fp32_block
 
 @pytest.mark.parametrize("rows, length", [(8192, 8192), (2000, 16384), (80, 100001)])
 @pytest.mark.parametrize("dtype", [BF16, FP32])
-def test_few_or_short_rows_are_spread_over_more_blocks(rows, length, dtype):
+def test_few_or_short_rows_have_other_blocks(rows, length, dtype):
     assert not affine(rows, length, dtype).deep
 
 

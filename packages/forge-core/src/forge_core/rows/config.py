@@ -209,7 +209,7 @@ class HeldConfig(SharedRowConfig):
     #: A launch before copies column operands to the workspace at each distance from a boundary, so that rows at any
     #: distance read aligned vectors of them.
     columns_realigned: bool = field(default=False, metadata={"added": True})
-    #: The blocks of a multiprocessor hold as much as they can, which needs many long rows.
+    #: Blocks of the most vectors, in registers and shared memory, for many long rows.
     deep: bool = field(default=False, metadata={"added": True})
 
     @property

@@ -40,9 +40,8 @@ _STAGED_THREADS, _STAGED, _STAGED_KEPT, _STAGED_CONVERTED, _STAGED_COLUMNS = 448
 # block, vectors, and how many of them are in shared memory.
 _STAGED_SHORT, _STAGED_MOMENTS = (512, 9, 6), (384, 11, 7)
 
-# Many long rows of moments, whose instructions and exchanges take as long as their loads: threads per block, vectors,
-# how many of them are in shared memory, and registers.  In a block, of 16 bits; in a cluster, or with realigned column
-# operands; whole rows of fp32.
+# Many long rows of moments, with column operands: threads per block, vectors, how many of them are in shared memory,
+# registers.  16-bit rows in a block; those in a cluster, and rows with realigned column operands; whole rows of fp32.
 _DEEP_BLOCK, _DEEP_CLUSTER, _DEEP_FP32 = (512, 8, 0, 64), (384, 11, 6, 56), (256, 16, 11, 64)
 
 # Rows of up to 128 vectors: threads per block, lanes per row, chunks.
